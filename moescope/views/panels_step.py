@@ -1,0 +1,176 @@
+"""Panels about the step: its parts on every rank, what caused the waits, the steps of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moescope.views import palette
+from moescope.views.model import Analysis
+from moescope.views.panels import Cell, Column, Empty, Panel, Table, mean, step_ns
+from moescope.views.text import duration, percent, plural, ranges, ratio, significant
+
+NO_STEPS = Empty(
+    "No profiled training step was found in the traces (ProfilerStep ranges or device events).",
+    "Call profiler.step() once per training step, or record with moescope train --profile.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """One rank's step, as a mean over the chosen steps."""
+
+    rank: int
+    host: str
+    device: str
+    window_ns: float
+    parts_ns: Mapping[str, float]
+    groups_ns: Mapping[str, float]
+    """By :attr:`~moescope.views.palette.PartGroup.key`, in drawing order."""
+
+
+def rank_parts(analysis: Analysis, step: int | None = None) -> list[RankParts]:
+    """Mean parts per rank over all profiled steps, or those of one ``step``."""
+    chosen = [r for r in analysis.ranks if step is None or r.step == step]
+    result = []
+    for rank in sorted({r.rank for r in chosen}):
+        mine = [r for r in chosen if r.rank == rank]
+        names = sorted({part for r in mine for part in r.parts_ns})
+        parts = {name: mean(r.parts_ns.get(name, 0) for r in mine) for name in names}
+        window = mean(r.window_ns for r in mine)
+        result.append(RankParts(rank, mine[0].host, mine[0].device, window, parts, palette.grouped(parts)))
+    return result
+
+
+def used_groups(rows: list[RankParts]) -> list[palette.PartGroup]:
+    """The groups that hold any time on any rank, in drawing order."""
+    return [group for group in palette.GROUPS if any(row.groups_ns[group.key] for row in rows)]
+
+
+def _family(row: RankParts, prefix: str) -> float:
+    return sum(value for part, value in row.parts_ns.items() if part.startswith(prefix))
+
+
+def _waiting(row: RankParts) -> float:
+    return sum(value for part, value in row.parts_ns.items() if ".wait_" in part)
+
+
+def _parts_reading(rows: list[RankParts], window: float) -> str:
+    busiest = max(rows, key=lambda row: _family(row, "compute."))
+    waiter = max(rows, key=_waiting)
+    compute, waiting = _family(busiest, "compute."), _waiting(waiter)
+    text = f"A step takes {duration(window)}. Rank {busiest.rank} computes longest, {duration(compute)}"
+    if not waiting:
+        return f"{text}; no rank waits for another."
+    return f"{text}; rank {waiter.rank} waits longest for others, {duration(waiting)} ({percent(waiting / window)})."
+
+
+def parts_panel(analysis: Analysis, step: int | None = None) -> Panel:
+    """Where every rank's step goes."""
+    key, title = "parts", "Parts of the step"
+    question = "Where does each rank's step go?"
+    rows = rank_parts(analysis, step)
+    if not rows:
+        return Panel(key, title, question, empty=NO_STEPS)
+    names = sorted({part for row in rows for part, value in row.parts_ns.items() if value})
+    columns = (Column("rank", "id"), Column("host"), Column("step", "ms"), *(Column(n, "ms") for n in names))
+    body: tuple[tuple[Cell, ...], ...] = tuple(
+        (row.rank, row.host, row.window_ns, *(row.parts_ns.get(name, 0) for name in names)) for row in rows
+    )
+    table = Table("parts", columns, body, "Milliseconds per step; the parts of a rank sum to its step.")
+    return Panel(key, title, question, _parts_reading(rows, step_ns(analysis, step)), (table,))
+
+
+def causes_panel(analysis: Analysis) -> Panel:
+    """What made ranks wait, with its cost."""
+    key, title, question = "causes", "Causes of waiting", "Which rank and layer made the others wait, and why?"
+    if not analysis.causes:
+        empty = Empty(
+            "No wait could be charged to a cause: that takes collectives matched across at least two ranks.",
+            "Record the traces of all ranks over the same steps.",
+        )
+        return Panel(key, title, question, empty=empty)
+    causes = sorted(analysis.causes, key=lambda c: -c.cost_ns_per_step)
+    columns = (
+        Column("cause"),
+        Column("rank", "id"),
+        Column("layer", "id"),
+        Column("cost per step", "duration"),
+        Column("of the step", "percent"),
+        Column("uncertainty", "duration"),
+    )
+    rows = tuple(
+        (c.cause.replace("_", " "), c.rank, c.layer, c.cost_ns_per_step, c.share_of_step, c.uncertainty_ns)
+        for c in causes
+    )
+    first = causes[0]
+    where = "" if first.rank is None else f" of rank {first.rank}"
+    where += "" if first.layer is None else f" in layer {first.layer}"
+    reading = (
+        f"Most of the waiting comes from {first.cause.replace('_', ' ')}{where}: "
+        f"{duration(first.cost_ns_per_step)} per step ({percent(first.share_of_step)})."
+    )
+    return Panel(key, title, question, reading, (Table("causes", columns, rows),))
+
+
+def steps_panel(analysis: Analysis) -> Panel:
+    """The run's steps as the hooks recorded them, profiled or not."""
+    key, title, question = "steps", "Steps of the run", "Is the profiled step a typical one?"
+    steps = analysis.telemetry
+    if not steps:
+        empty = Empty(
+            "There is no telemetry of the run's steps (step time, tokens, loss, gradient norm).",
+            "Train inside moescope_hooks.observe(model, out=RUN) and call obs.step() once per step.",
+        )
+        return Panel(key, title, question, empty=empty)
+    columns = (
+        Column("step", "id"),
+        Column("profiled"),
+        Column("duration", "ms"),
+        Column("tokens", "count"),
+        Column("tokens per s", "count"),
+        Column("loss", "ratio"),
+        Column("gradient norm", "ratio"),
+        Column("MaxVio of ranks", "ratio"),
+    )
+    rows = tuple(
+        (s.step, "yes" if s.profiled else "", s.duration_ns, s.tokens, _rate(s.tokens, s.duration_ns), s.loss,
+         s.gradient_norm, s.maxvio_rank)
+        for s in steps
+    )  # fmt: skip
+    typical = sorted(s.duration_ns for s in steps)[len(steps) // 2]
+    slowest = max(steps, key=lambda s: s.duration_ns)
+    profiled = [s.step for s in steps if s.profiled]
+    reading = (
+        f"{plural(len(steps), 'step')}, {duration(typical)} at the median; "
+        f"slowest is step {slowest.step} ({duration(slowest.duration_ns)})."
+    )
+    losses = [s for s in steps if s.loss is not None]
+    if len(losses) > 1:
+        reading += f" Loss goes from {ratio(losses[0].loss)} to {ratio(losses[-1].loss)}."
+    reading += f" Profiled: {ranges(profiled)}." if profiled else " None of them was profiled."
+    return Panel(key, title, question, reading, (Table("steps", columns, rows),))
+
+
+def _rate(tokens: int, duration_ns: int) -> float | None:
+    return tokens / duration_ns * 1e9 if duration_ns else None
+
+
+def headline(analysis: Analysis) -> list[tuple[str, str]]:
+    """The run in a few labelled figures: (label, value)."""
+    hosts = {source.host for source in analysis.sources}
+    devices = sorted({source.device for source in analysis.sources})
+    recorded = {source.rank for source in analysis.sources}
+    facts = [("Step", duration(step_ns(analysis)) if analysis.steps else "–")]
+    if analysis.ranks:
+        rows = rank_parts(analysis)
+        window = mean(row.window_ns for row in rows) or 1
+        for label, prefix in (("Compute", "compute."), ("Exposed communication", "comm."), ("Idle", "idle.")):
+            facts.append((label, percent(mean(_family(row, prefix) for row in rows) / window)))
+    if analysis.load:
+        facts.append(("MaxVio of ranks", f"{significant(analysis.load.maxvio_rank)}"))
+    total = max(analysis.world_size, len(recorded))
+    facts.append(("Ranks", f"{len(recorded)}" if len(recorded) == total else f"{len(recorded)} of {total}"))
+    facts.append(("Hosts", str(len(hosts))))
+    facts.append(("Device", devices[0] if len(devices) == 1 else plural(len(devices), "kind")))
+    return facts
