@@ -1,0 +1,47 @@
+# make demo   train on four local ranks with profiling, print the verdict, write the report, serve the dashboard
+# make test   every test            make lint   ruff            make types   mypy --strict
+#
+# Every target sets itself up: a virtual environment in .venv, with the versions of constraints.txt.
+# Variables: SERVE=0 ends the demo after the report; PORT; RUN (the demo's folder); PYTHON (3.11 or newer);
+# PIP_FLAGS goes to pip install, for example an --extra-index-url that offers CPU-only builds of torch.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+SERVE ?= 1
+PORT ?= 8050
+RUN ?= runs/demo
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-dev
+
+.PHONY: demo test lint types clean
+
+demo: $(STAMP)
+	rm -rf $(RUN)
+	$(BIN)/moescope train --ranks 4 --profile --out $(RUN)
+	$(BIN)/moescope analyze $(RUN)
+	$(BIN)/moescope report $(RUN) -o $(RUN)/report.html --force
+ifneq ($(SERVE),0)
+	$(BIN)/moescope serve $(RUN) --port $(PORT)
+endif
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info $(RUN)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) --editable '.[dev]'
+	touch $@

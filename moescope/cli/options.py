@@ -1,0 +1,78 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+HostGroups = tuple[tuple[int, ...], ...]
+
+
+class HostsType(click.ParamType[HostGroups]):
+    """Ranks grouped into hosts: ``0-3,4-7`` is two hosts, ``0-3+8-11,4-7+12-15`` two hosts of two ranges each."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> HostGroups:
+        """Return one tuple of ranks per host; fail on anything else, and on a rank that is in two hosts."""
+        if isinstance(value, tuple):
+            return value
+        hosts = tuple(self._host(part, param, ctx) for part in str(value).split(","))
+        ranks = [rank for host in hosts for rank in host]
+        twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+        if twice:
+            self.fail(f"rank {twice[0]} is named twice in {value!r}.", param, ctx)
+        return hosts
+
+    def _host(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        ranks: list[int] = []
+        for span in text.split("+"):
+            match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", span)
+            if match is None or int(match[2] or match[1]) < int(match[1]):
+                self.fail(f"{span!r} is no range of ranks; two hosts of four ranks are 0-3,4-7.", param, ctx)
+            ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+        return tuple(ranks)
+
+
+class RegexType(click.ParamType[str]):
+    """A regular expression with one group that captures the rank from a file's path."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the pattern; fail where it does not compile or captures nothing."""
+        try:
+            groups = re.compile(str(value)).groups
+        except re.error as error:
+            self.fail(f"{value!r} is no regular expression: {error}.", param, ctx)
+        if groups == 0:
+            self.fail(f"{value!r} needs a group that captures the rank, for example 'node-(\\d+)'.", param, ctx)
+        return str(value)
+
+
+def directory_argument(function: F) -> F:
+    """Add the argument ``DIR``: a run, or any folder of Kineto traces, as ``path``."""
+    return click.argument("path", metavar="DIR", type=click.Path(path_type=Path))(function)
+
+
+def json_option(function: F) -> F:
+    """Add ``--json`` as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
+
+
+def reading_options(function: F) -> F:
+    """Add what every command that reads traces takes: ``hosts``, ``rank_regex``, ``workers`` and ``cache``."""
+    options = (
+        click.option("--hosts", type=HostsType(), help="Ranks that share a host's clock, e.g. 0-3,4-7."),
+        click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it."),
+        click.option("--workers", type=click.IntRange(min=1), help="Processes that read traces. [default: all cores]"),
+        click.option("--cache/--no-cache", default=True, help="Keep what was read under DIR/.moescope. [default: on]"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function

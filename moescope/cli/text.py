@@ -1,0 +1,32 @@
+"""Text for a terminal: characters that cannot harm it, and the console that every command prints to."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MIN_WIDTH, MAX_WIDTH = 60, 100
+_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(9), *range(11, 32), *range(127, 160)]}
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters and lone surrogates as visible escapes.
+
+    Names come from traces that others recorded; printed raw, an escape sequence in one could drive the terminal.
+    """
+    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Return a rich console at most 100 columns wide; colour only where the stream is a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - rich takes 50 ms that --help need not pay
+
+    stream = sys.stdout if stream is None else stream
+    terminal = stream.isatty()
+    width = shutil.get_terminal_size((MAX_WIDTH, 40)).columns if terminal else MAX_WIDTH
+    width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False, force_terminal=terminal)

@@ -1,0 +1,144 @@
+"""The analysis as text: the verdict first, then the numbers it rests on, then the next useful command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from moescope.cli.tables import clock_table, load_table, parts_table, waits_table
+from moescope.cli.text import console, printable
+from moescope.views.model import Analysis, Finding
+from moescope.views.text import duration, percent, plural, ranges, ratio, size
+
+MAX_FINDINGS = 5
+_STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan", "good": "green"}
+
+
+def print_analysis(analysis: Analysis, out: Console | None = None) -> None:
+    """Print ``analysis`` as a person reads it, at most 100 columns wide."""
+    out = console() if out is None else out
+    for block in blocks(analysis):
+        out.print(block, soft_wrap=False)
+
+
+def blocks(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield the parts of the page from top to bottom."""
+    yield from heading(analysis)
+    yield from verdict(analysis)
+    for title, table in (
+        ("Step by rank, ms per step", parts_table(analysis)),
+        ("Waits, ms per step", waits_table(analysis)),
+        ("Clocks", clock_table(analysis)),
+        (load_title(analysis), load_table(analysis)),
+    ):
+        if table is not None:
+            yield title_line(title)
+            yield table
+    yield from memory_lines(analysis)
+    yield from missing_lines(analysis)
+    yield from next_lines(analysis)
+
+
+def heading(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield what was analysed, and what was done to it on purpose."""
+    ranks = sorted({source.rank for source in analysis.sources})
+    hosts = {source.host for source in analysis.sources}
+    devices = sorted({source.device for source in analysis.sources})
+    of_world = f" of {analysis.world_size}" if analysis.world_size > len(ranks) else ""
+    parts = [
+        f"{len(ranks)}{of_world} ranks" if of_world else plural(len(ranks), "rank"),
+        plural(len(hosts), "host"),
+        plural(len(analysis.steps), "step"),
+        ", ".join(devices[:3]) + (", ..." if len(devices) > 3 else ""),
+        f"basis: {analysis.basis}",
+    ]
+    yield Text(printable(analysis.name), style="bold")
+    yield Text(printable(" · ".join(part for part in parts if part)))
+    for control in analysis.controls:
+        yield Text(printable(f"Control: {control}"), style="yellow")
+
+
+def title_line(title: str) -> RenderableType:
+    """Return the heading of a section, with a blank line above."""
+    return Text(f"\n{title}", style="bold")
+
+
+def verdict(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield up to five findings: claim, cost, confidence and what to try."""
+    yield title_line("Verdict")
+    if not analysis.findings:
+        yield Text("No finding: nothing in this input supports one. See what is missing below.")
+    for number, finding in enumerate(analysis.findings[:MAX_FINDINGS], start=1):
+        yield from finding_lines(number, finding)
+    more = len(analysis.findings) - MAX_FINDINGS
+    if more > 0:
+        yield Text(f"and {plural(more, 'further finding')}: see --json or the report.")
+
+
+def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:
+    """Yield one finding: a line to scan, then the sentence, then the advice."""
+    where = [] if finding.rank is None else [f"rank {finding.rank}"]
+    where += [] if finding.layer is None else [f"layer {finding.layer}"]
+    cost = f"{duration(finding.cost_ns_per_step)}/step, {percent(finding.share_of_step)}"
+    line = Text(f"{number}. ")
+    line.append(printable(finding.code), style=_STYLES.get(finding.severity, "bold"))
+    facts = [*where, *([cost] if finding.cost_ns_per_step else []), finding.severity]
+    line.append(printable(f"  {' · '.join(facts)} · confidence {finding.confidence} · {finding.basis}"))
+    yield line
+    yield Padding(Text(printable(finding.claim)), (0, 0, 0, 3), expand=False)
+    if finding.advice:
+        yield Padding(Text(printable(f"Try: {finding.advice}")), (0, 0, 0, 3), expand=False)
+
+
+def load_title(analysis: Analysis) -> str:
+    """Return the heading of the load table, with where its counts come from."""
+    load = analysis.load
+    if load is None:
+        return "Load"
+    cost = "" if load.cost_ns_per_step is None else f"; imbalance costs {duration(load.cost_ns_per_step)} per step"
+    return printable(
+        f"Load, tokens from {load.source}: MaxVio over ranks {ratio(load.maxvio_rank)}, "
+        f"random routing alone {ratio(load.maxvio_rank_floor)}{cost}"
+    )
+
+
+def memory_lines(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield the rank whose memory peak is highest, beside the lowest."""
+    if not analysis.memory:
+        return
+    top = max(analysis.memory, key=lambda memory: memory.allocated_peak_bytes)
+    low = min(analysis.memory, key=lambda memory: memory.allocated_peak_bytes)
+    of_capacity = f" of {size(top.capacity_bytes)}" if top.capacity_bytes else ""
+    yield title_line("Memory")
+    text = f"Rank {top.rank} peaks at {size(top.allocated_peak_bytes)}{of_capacity} allocated, in {top.peak_phase}"
+    if low.rank != top.rank:
+        text += f"; rank {low.rank} at {size(low.allocated_peak_bytes)}"
+    yield Text(printable(text + "."))
+
+
+def missing_lines(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield what the input lacks, and what was lost of it."""
+    if analysis.missing:
+        yield title_line("Missing")
+    for missing in analysis.missing:
+        yield Text(printable(f"{missing.what}: {missing.why}"))
+        yield Padding(Text(printable(f"Record it: {missing.how_to_record}")), (0, 0, 0, 3), expand=False)
+    damaged = [source for source in analysis.sources if source.problems]
+    if damaged:
+        yield title_line(f"Damaged input, ranks {ranges([source.rank for source in damaged])}")
+    for source in damaged[:MAX_FINDINGS]:
+        yield Text(printable(f"{source.file}: {'; '.join(source.problems)}"))
+    if len(damaged) > MAX_FINDINGS:
+        yield Text(f"and {len(damaged) - MAX_FINDINGS} more: see moescope doctor.")
+
+
+def next_lines(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield the commands that lead on from here."""
+    path = shlex.quote(analysis.path)
+    yield title_line("Next")
+    yield Text(printable(f"moescope report {path} -o report.html    one page to pass on"))
+    yield Text(printable(f"moescope serve {path}    the evidence, and the timeline of all ranks"))

@@ -1,0 +1,56 @@
+"""The analysis as one JSON object: the format ``moescope.analysis/1`` that scripts rely on.
+
+Keys may be added, never renamed. Base units stand in the key names; values that are not finite become ``null``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+
+from moescope.views.model import SCHEMA, Analysis, Json
+
+SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
+"""What every object holds."""
+EXTRA_SECTIONS = ("collectives", "load", "memory", "telemetry")
+"""What is printed when asked for, because it grows with the number of events."""
+
+
+def to_json(analysis: Analysis, with_: Collection[str] = ()) -> dict[str, Json]:
+    """Return ``analysis`` as one JSON object with the sections that every reader needs and those in ``with_``."""
+    unknown = set(with_) - set(EXTRA_SECTIONS)
+    if unknown:
+        raise ValueError(f"unknown sections {sorted(unknown)}; there are {', '.join(EXTRA_SECTIONS)}")
+    head: dict[str, Json] = {
+        "schema": SCHEMA,
+        "ok": True,
+        "name": analysis.name,
+        "path": analysis.path,
+        "basis": analysis.basis,
+        "controls": list(analysis.controls),
+        "world_size": analysis.world_size,
+    }
+    names = [*SECTIONS, *(name for name in EXTRA_SECTIONS if name in with_)]
+    return head | {name: plain(getattr(analysis, name)) for name in names}
+
+
+def plain(value: object) -> Json:
+    """Return dataclasses and mappings as objects, tuples as lists, and numbers that JSON cannot hold as ``None``."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in _field_names(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
