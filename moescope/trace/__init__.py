@@ -1,0 +1,20 @@
+"""Folders of Kineto traces, read once into a columnar store.
+
+``open_directory(path)`` gives a :class:`TraceDirectory` of :class:`RankTrace`s; ``fingerprint(path)`` identifies the
+state of the input.
+"""
+
+from moescope.trace.directory import RankTrace, TraceDirectory, fingerprint, open_directory
+from moescope.trace.model import CATEGORIES, EVENT_SCHEMA, KINDS, Problem, ProcessGroup
+
+__all__ = [
+    "CATEGORIES",
+    "EVENT_SCHEMA",
+    "KINDS",
+    "Problem",
+    "ProcessGroup",
+    "RankTrace",
+    "TraceDirectory",
+    "fingerprint",
+    "open_directory",
+]

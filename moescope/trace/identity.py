@@ -1,0 +1,112 @@
+"""Whose trace a file is: rank, world size, host, device and process groups."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from moescope.trace.decimals import as_int
+from moescope.trace.model import ProcessGroup
+
+_NAME_RULES = (
+    r"rank[-_. ]?(\d+)",  # rank0_trace.json, rank-0.json.gz, trace_rank_0.json: torchtitan, Megatron, verl, vLLM
+    r"worker[-_. ]?(\d+)",  # worker0.1623212756351.pt.trace.json: TensorBoard with worker_name
+    r"(?:^|[-_.])TP-(\d+)(?!.*(?:DP|PP|EP)-[1-9])",  # 1756-TP-0.trace.json.gz: SGLang
+    r"(?:^|[-_.])(?:node|local)?r(\d+)(?=[-_.])",  # trace.r0.json
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a file says about itself; None where it does not."""
+
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    device: str
+    groups: dict[str, ProcessGroup]
+
+
+def identify(info: dict[str, Any], devices: list[int]) -> Identity:
+    """Read the top-level metadata ``info`` of a file whose events ran on ``devices``."""
+    distributed = info.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    return Identity(
+        rank=_natural(distributed.get("rank")),
+        world_size=_natural(distributed.get("world_size")),
+        host=_host(info),
+        device=_device(info, devices),
+        groups=_groups(distributed.get("pg_config")),
+    )
+
+
+def rank_from_name(name: str, rank_regex: re.Pattern[str] | None) -> int | None:
+    """The rank in a file's path: by the user's expression if given, else by the built-in rules."""
+    if rank_regex is not None:
+        match = rank_regex.search(name)
+        return int(next((g for g in match.groups() if g), "")) if match else None
+    stem = PurePath(name).name
+    for rule in _NAME_RULES:
+        if match := re.search(rule, stem, re.IGNORECASE):
+            return int(match[1])
+    return None
+
+
+def worker_of(name: str) -> str:
+    """The part of a TensorBoard file name that names the process: ``host_pid`` of ``host_pid.1694.pt.trace.json``."""
+    return re.sub(r"(\.\d+)?(\.pt)?(\.trace)?\.json(\.gz)?\Z", "", PurePath(name).name)
+
+
+def _natural(value: object) -> int | None:
+    number = as_int(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _host(info: dict[str, Any]) -> str | None:
+    for key in ("host_name", "hostname", "host"):
+        if isinstance(info.get(key), str) and info[key]:
+            return str(info[key])
+    return None
+
+
+def _device(info: dict[str, Any], devices: list[int]) -> str:
+    properties = info.get("deviceProperties")
+    names = {
+        as_int(entry.get("id", place)): str(entry["name"])
+        for place, entry in enumerate(properties if isinstance(properties, list) else [])
+        if isinstance(entry, dict) and "name" in entry
+    }
+    for device in devices:
+        if device in names:
+            return names[device]
+    if names:
+        return next(iter(names.values()))
+    return "GPU" if devices else "CPU"
+
+
+def _groups(config: object) -> dict[str, ProcessGroup]:
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            return {}
+    groups = {}
+    for entry in config if isinstance(config, list) else []:
+        if isinstance(entry, dict) and "pg_name" in entry:
+            name = str(entry["pg_name"])
+            groups[name] = ProcessGroup(name, str(entry.get("pg_desc", "")), _ranks(entry.get("ranks")))
+    return groups
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    if isinstance(value, str):
+        if "..." in value:
+            return ()
+        value = re.findall(r"\d+", value)
+    if not isinstance(value, list):
+        return ()
+    ranks = [as_int(item) for item in value]
+    return () if None in ranks else tuple(rank for rank in ranks if rank is not None)

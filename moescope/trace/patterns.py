@@ -1,0 +1,98 @@
+"""The table of names: which category and which kind an event is. Data in ``patterns.toml``, read here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from moescope.errors import MoescopeError
+from moescope.trace.model import CATEGORIES, KINDS
+
+Rule = tuple[re.Pattern[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Ordered rules; the first that matches a name decides."""
+
+    kernel_rules: tuple[Rule, ...]
+    range_rules: tuple[Rule, ...]
+    categories: dict[str, str]
+    text: str
+    """The source of the rules, part of the store's key."""
+
+    def kernel_kind(self, name: str) -> str:
+        """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
+        return next((kind for rule, kind in self.kernel_rules if rule.search(name)), "compute")
+
+    def range_kind(self, name: str) -> str | None:
+        """Kind of a range on the CPU, None when it belongs to no communication backend."""
+        return next((kind for rule, kind in self.range_rules if rule.search(name)), None)
+
+    def category(self, recorded: str) -> str:
+        """The events table's category for a category as recorded."""
+        return self.categories.get(recorded, "other")
+
+
+def load_patterns(extra: Path | None = None) -> Patterns:
+    """The built-in table, preceded by the user's file ``extra``."""
+    builtin = resources.files(__package__).joinpath("patterns.toml").read_text(encoding="utf-8")
+    texts = [builtin] if extra is None else [_read(extra), builtin]
+    tables = [_parse(text, "patterns.toml" if text is builtin else str(extra)) for text in texts]
+    categories: dict[str, str] = {}
+    for table in reversed(tables):
+        categories.update({name: category for category, names in table.get("categories", {}).items() for name in names})
+    return Patterns(
+        kernel_rules=tuple(rule for table in tables for rule in _rules(table, "kernel")),
+        range_rules=tuple(rule for table in tables for rule in _rules(table, "range")),
+        categories=categories,
+        text="\n".join(texts),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MoescopeError(f"cannot read the pattern table {path}: {error}", code="bad-patterns") from error
+
+
+def _parse(text: str, origin: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MoescopeError(f"{origin} is not valid TOML: {error}", code="bad-patterns") from error
+    unknown = set(table) - {"kernel", "range", "categories"} | set(table.get("categories", {})) - set(CATEGORIES)
+    if unknown:
+        raise MoescopeError(
+            f"{origin}: unknown keys {sorted(unknown)}",
+            hint="a table has [[kernel]], [[range]] and [categories]; see docs/reading.md",
+            code="bad-patterns",
+        )
+    return table
+
+
+def _rules(table: dict[str, Any], section: str) -> list[Rule]:
+    rules = []
+    for entry in table.get(section, []):
+        if entry.get("kind") not in KINDS or not isinstance(entry.get("match"), list):
+            raise MoescopeError(
+                f"a [[{section}]] entry needs kind (one of {', '.join(KINDS)}) and match (a list), got {entry}",
+                code="bad-patterns",
+            )
+        for text in entry["match"]:
+            rules.append((_compile(text, section), entry["kind"]))
+    return rules
+
+
+def _compile(text: str, section: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise MoescopeError(
+            f"[[{section}]]: {text!r} is not a regular expression: {error}", code="bad-patterns"
+        ) from error

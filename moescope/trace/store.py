@@ -1,0 +1,114 @@
+"""The columnar store: one entry of four files per input file, keyed by the input's identity.
+
+Lives in ``.moescope/trace`` of the folder that was opened, or under the user's cache folder where that one cannot be
+written. Safe to delete. An entry is ``{path hash}-{key}.json`` (metadata, read on reopening) and three Parquet files
+that are read on demand. The metadata is written last: an entry without it does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moescope.trace.model import SCHEMA_VERSION
+from moescope.trace.tables import Tables
+
+_SAMPLE_BYTES = 64 * 1024
+
+
+def file_key(path: Path, patterns_text: str) -> str:
+    """Identity of an input file: size, modification time, first and last 64 KiB, the name patterns, the schema.
+
+    The whole content is not hashed, so that reopening a large folder is quick; a change in the middle of a file
+    that keeps its size and its modification time goes unnoticed.
+    """
+    status = path.stat()
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update(f"{SCHEMA_VERSION} {status.st_size} {status.st_mtime_ns}\n".encode())
+    with path.open("rb") as stream:
+        digest.update(stream.read(_SAMPLE_BYTES))
+        if status.st_size > _SAMPLE_BYTES:
+            stream.seek(max(_SAMPLE_BYTES, status.st_size - _SAMPLE_BYTES))
+            digest.update(stream.read(_SAMPLE_BYTES))
+    digest.update(patterns_text.encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one input file's tables and metadata are stored."""
+
+    folder: Path
+    path_hash: str
+    key: str
+
+    @property
+    def metadata(self) -> Path:
+        """The file whose presence makes the entry valid."""
+        return self.folder / f"{self.path_hash}-{self.key}.json"
+
+    def table(self, name: str) -> Path:
+        """The Parquet file of the table ``events``, ``comm`` or ``memory``."""
+        return self.folder / f"{self.path_hash}-{self.key}.{name}.parquet"
+
+    def load(self) -> dict[str, Any] | None:
+        """The stored metadata; None when there is no valid entry."""
+        try:
+            metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        tables = ("events", "comm", "memory") if metadata.get("is_trace") else ()
+        return metadata if all(self.table(name).exists() for name in tables) else None
+
+    def save(self, tables: Tables | None, metadata: dict[str, Any]) -> None:
+        """Write the entry, then remove entries of earlier states of the same input file."""
+        if tables is not None:
+            for name, frame in (("events", tables.events), ("comm", tables.comm), ("memory", tables.memory)):
+                _write(self.table(name), frame.write_parquet)
+        text = json.dumps(metadata, ensure_ascii=False)
+        _write(self.metadata, lambda path: path.write_text(text, encoding="utf-8", errors="replace"))
+        for stale in self.folder.glob(f"{self.path_hash}-*"):
+            if not stale.name.startswith(f"{self.path_hash}-{self.key}."):
+                stale.unlink(missing_ok=True)
+
+
+def entry_for(folder: Path, relative: str, key: str) -> Entry:
+    """The entry of the input file at ``relative`` with identity ``key``."""
+    return Entry(folder, hashlib.blake2b(relative.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest(), key)
+
+
+def _write(path: Path, writer: Callable[[Path], object]) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        writer(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def store_folder(directory: Path) -> tuple[Path, bool]:
+    """Folder for the entries of ``directory`` and whether it lies inside it; created if need be."""
+    inside = directory / ".moescope" / "trace"
+    if _usable(inside):
+        return inside, True
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.blake2b(str(directory.resolve()).encode(), digest_size=10).hexdigest()
+    outside = cache / "moescope" / name / "trace"
+    outside.mkdir(parents=True, exist_ok=True)
+    return outside, False
+
+
+def _usable(folder: Path) -> bool:
+    probe = folder / f"probe.{os.getpid()}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True
