@@ -20,7 +20,7 @@ from moescope.trace.store import Entry
 from moescope.trace.tables import Tables, early_kernels, finish
 
 _GZIP = b"\x1f\x8b"
-_INFLATE_ERRORS = (IsalError, EOFError)
+_INFLATE_ERRORS: tuple[type[Exception], ...] = (IsalError, EOFError)  # type: ignore[assignment]  # isal's stub
 _EFFECTS = {
     "truncated": "what came after is missing: times, waits and sums cover the part before",
     "gzip-damaged": "what came after is missing: times, waits and sums cover the part before",
