@@ -1,0 +1,62 @@
+"""Ranks put side by side: collectives matched, clocks aligned, waits told from transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from moescope.align.clocks import HostClock, host_clocks
+from moescope.align.match import Refusal, match
+from moescope.align.phases import infer_phases
+from moescope.align.transfer import TransferModel
+from moescope.align.waits import with_waits
+
+__all__ = ["Alignment", "HostClock", "Refusal", "TransferModel", "align_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """``collectives``: one row per collective and rank, on the common clock, see ``waits.with_waits``."""
+
+    collectives: pl.DataFrame
+    clocks: tuple[HostClock, ...]
+    models: Mapping[str, TransferModel]
+    refusals: tuple[Refusal, ...]
+    num_unmatched: int
+
+    def clock_of(self, rank: int) -> HostClock:
+        """The clock of the rank's host."""
+        return next(clock for clock in self.clocks if rank in clock.ranks)
+
+
+def align_ranks(instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, str]) -> Alignment:
+    """Match, align and split.
+
+    ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``), local clock.
+    """
+    matched = match(pl.concat(instances))
+    clocks = host_clocks(matched.rows, host_of_rank)
+    rows = infer_phases(_on_common_clock(matched.rows, clocks))
+    rows, models = with_waits(rows, host_of_rank)
+    uncertainty = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}
+    rows = rows.with_columns(
+        clock_uncertainty_ns=pl.when(pl.col("tier") == "across hosts").then(
+            pl.col("rank").replace_strict(uncertainty, return_dtype=pl.Int64).max().over("instance")
+        ).otherwise(0)
+    )
+    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched)
+
+
+def _on_common_clock(rows: pl.DataFrame, clocks: Sequence[HostClock]) -> pl.DataFrame:
+    parts = [
+        rows.filter(pl.col("rank").is_in(clock.ranks)).with_columns(
+            local_start_ns="start_ns", start_ns=pl.lit(0, pl.Int64), end_ns=pl.col("end_ns")
+        )
+        for clock in clocks
+    ]
+    moved = []
+    for clock, part in zip(clocks, parts, strict=True):
+        moved.append(part.with_columns(start_ns=clock.to_common(part["local_start_ns"]), end_ns=clock.to_common(part["end_ns"])))
+    return pl.concat(moved).sort("instance", "rank")

@@ -1,0 +1,104 @@
+"""Names, element sizes and shapes of communication, in one vocabulary.
+
+Every backend spells its collectives differently (``_allgather_base``, ``all_gather_into_tensor``,
+``ncclDevKernel_AllGather_RING_LL``); matching across ranks needs one word for each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from math import prod
+
+KINDS = (
+    ("reduce_scatter", "reducescatter"),
+    ("all_to_all", "alltoall"),
+    ("all_gather", "allgather"),
+    ("all_reduce", "allreduce"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("p2p", "^send$|^recv$|^isend$|^irecv$|(?:nccl|gloo|mpi|hccl|c10d)(?:send|recv)(?!recv)"),
+    ("all_to_all", "sendrecv|dispatch|combine"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("p2p", "send|recv"),
+)
+"""(kind, pattern over the lower-case letters of a name), first match wins."""
+
+PART_OF_KIND = {"all_to_all": "all_to_all", "all_reduce": "reduction", "reduce_scatter": "reduction", "reduce": "reduction"}
+"""The ``comm.*`` part that a kind belongs to; ``other`` for the rest."""
+
+SYNCHRONISING = frozenset({"all_to_all", "all_reduce", "all_gather", "reduce_scatter", "barrier"})
+"""Kinds in which no rank can finish before every rank with data for it has begun."""
+
+ITEM_BYTES = {
+    "double": 8, "float64": 8, "long": 8, "longint": 8, "int64": 8, "complexfloat": 8,
+    "float": 4, "float32": 4, "int": 4, "int32": 4,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2,
+    "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1, "unsignedchar": 1, "signedchar": 1,
+    "float8e4m3fn": 1, "float8e5m2": 1, "float8e4m3fnuz": 1, "float8e5m2fnuz": 1,
+}  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    """The kind of collective behind a recorded name, ``other`` where none fits."""
+    letters = re.sub("[^a-z0-9]", "", name.lower())
+    return next((kind for kind, pattern in KINDS if re.search(pattern, letters)), "other")
+
+
+def kinds_of(names: Iterable[str]) -> dict[str, str]:
+    """``kind_of`` for each distinct name."""
+    return {name: kind_of(name) for name in set(names)}
+
+
+def item_bytes(dtype: str | None) -> int | None:
+    """Bytes of one element of a recorded type such as ``c10::BFloat16`` or ``long int``; None if unknown."""
+    if dtype is None:
+        return None
+    return ITEM_BYTES.get(re.sub("[^a-z0-9]", "", dtype.lower().rsplit("::", 1)[-1]))
+
+
+def first_tensor_elements(dims: str | None, position: int = 0) -> int | None:
+    """Number of elements of the tensor at ``position`` in a recorded ``Input Dims``; None where it holds none.
+
+    A tensor list counts as the sum of its members.
+    """
+    shapes = _parse_list(dims)
+    if len(shapes) <= position or not isinstance(shapes[position], list):
+        return None
+    shape = shapes[position]
+    if shape and isinstance(shape[0], list):
+        return sum(prod(member) for member in shape)
+    return prod(shape) if shape else None
+
+
+def first_dtype(types: str | None, position: int = 0) -> str | None:
+    """The recorded type of the argument at ``position`` of ``Input type``."""
+    names = _parse_list(types)
+    return names[position] if len(names) > position and isinstance(names[position], str) else None
+
+
+def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], list[int]] | None:
+    """(input splits, output splits) in rows from a ``c10d::alltoall_base_`` call's concrete inputs.
+
+    The call records its output splits before its input splits; empty lists mean equal splits. None where
+    the call recorded neither.
+    """
+    values = _parse_list(concrete)
+    lists = [_parse_list(value) for value in values if isinstance(value, str) and value.startswith("[")]
+    lists = [entry for entry in lists if all(isinstance(item, int) for item in entry)]
+    if len(lists) != 2 or not lists[0] or dims is None:
+        return None
+    return lists[1], lists[0]
+
+
+def _parse_list(text: object) -> list:  # type: ignore[type-arg]
+    if not isinstance(text, str):
+        return []
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []

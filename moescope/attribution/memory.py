@@ -1,0 +1,109 @@
+"""Memory of one rank: the peak, where it was reached, and what was live there.
+
+Blocks allocated before the window are known only as a sum; blocks allocated inside it are followed by address,
+and each is booked to the phase (or, without phases, the operation) that allocated it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from moescope.align.context import contexts, enclosing
+from moescope.align.ranges import IntArray
+from moescope.trace import RankTrace
+
+NUM_SERIES_BUCKETS = 200
+BEFORE_WINDOW = "before the window"
+NO_PHASE = "no annotated phase"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """Local clock, bytes. ``series``: (time, allocated), each bucket's maximum."""
+
+    device: str
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int | None
+    capacity_bytes: int | None
+    peak_at_ns: int
+    peak_phase: str
+    live_by_phase_bytes: dict[str, int]
+    series: tuple[tuple[int, int], ...]
+
+
+def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:
+    """The rank's busiest device (a GPU before the host); None where no memory events were recorded."""
+    memory = trace.memory()
+    if memory.is_empty():
+        return None
+    on_gpu = memory.filter(pl.col("device_type") != 0)
+    used = on_gpu if len(on_gpu) else memory
+    device = used["device_id"].mode().sort().item(0)
+    used = used.filter(pl.col("device_id") == device).sort("ts_ns")
+    inside = used.filter(pl.col("ts_ns").is_between(windows["start_ns"].min(), windows["end_ns"].max()))
+    used = inside if len(inside) else used
+    total = used["total_allocated"].to_numpy()
+    peak = int(np.argmax(total))
+    at_ns = int(used["ts_ns"][peak])
+    phases = _phases(events, used)
+    reserved = int(used["total_reserved"].max() or 0)  # type: ignore[arg-type]
+    return MemoryProfile(
+        device=trace.device if len(on_gpu) else "host",
+        allocated_peak_bytes=int(total[peak]),
+        reserved_peak_bytes=reserved or None,
+        capacity_bytes=_capacity(trace, int(device)) if len(on_gpu) else None,
+        peak_at_ns=at_ns,
+        peak_phase=phases[peak],
+        live_by_phase_bytes=_live_at(used.head(peak + 1), phases, int(total[peak])),
+        series=_series(used["ts_ns"].to_numpy(), total),
+    )
+
+
+def _capacity(trace: RankTrace, device: int) -> int | None:
+    properties = trace.info.get("deviceProperties")
+    for entry in properties if isinstance(properties, list) else []:
+        if isinstance(entry, dict) and entry.get("id") == device and isinstance(entry.get("totalGlobalMem"), int):
+            return int(entry["totalGlobalMem"])
+    return None
+
+
+def _phases(events: pl.DataFrame, used: pl.DataFrame) -> list[str]:
+    """The phase, else the innermost annotation, else the operation at each memory event; [m]."""
+    moment, thread = used["ts_ns"].to_numpy(), used["tid"].to_numpy()
+    phase = contexts(events, moment, thread)
+    names = phase.select(
+        pl.when(pl.col("backward")).then(pl.col("phase") + " (backward)").otherwise(pl.col("phase"))
+    ).to_series()
+    if names.null_count() == 0:
+        return names.to_list()
+    ranges = events.filter(
+        (pl.col("category") == "annotation") & ~pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
+    )
+    annotation = _innermost_name(ranges, moment, thread)
+    operation = _innermost_name(events.filter(pl.col("category") == "cpu_op"), moment, thread)
+    return names.fill_null(annotation).fill_null(operation).fill_null(NO_PHASE).to_list()
+
+
+def _innermost_name(ranges: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.Series:
+    slot = enclosing(ranges, moment, thread)
+    return ranges["name"].cast(pl.String).gather(pl.Series(slot).replace(-1, None))
+
+
+def _live_at(used: pl.DataFrame, phases: list[str], total: int) -> dict[str, int]:
+    """Live bytes at the last row by allocating phase; the rest was there before the window."""
+    rows = used.with_columns(phase=pl.Series(phases[: len(used)]), turn=pl.int_range(pl.len()))
+    last = rows.group_by("addr").agg(pl.all().sort_by("turn").last())
+    live = last.filter(pl.col("bytes") > 0).group_by("phase").agg(pl.col("bytes").sum())
+    by_phase = {phase: int(size) for phase, size in live.sort(["bytes", "phase"], descending=[True, False]).rows()}
+    rest = total - sum(by_phase.values())
+    return {**by_phase, BEFORE_WINDOW: rest} if rest else by_phase
+
+
+def _series(ts_ns: IntArray, total: IntArray) -> tuple[tuple[int, int], ...]:
+    bucket = np.linspace(0, NUM_SERIES_BUCKETS, len(ts_ns), endpoint=False).astype(np.int64)
+    first = np.unique(bucket, return_index=True)[1]
+    highest = [low + int(np.argmax(part)) for low, part in zip(first, np.split(total, first[1:]), strict=True)]
+    return tuple((int(ts_ns[index]), int(total[index])) for index in highest)

@@ -1,0 +1,112 @@
+"""Everything later stages need of one rank's trace, and nothing that grows with its events but the segments.
+
+This is the per-rank stage: it reads one rank's events, reduces them, and lets them go, so memory is bounded by
+the largest rank and ranks can be profiled in parallel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from moescope.align.collectives import PART_OF_KIND
+from moescope.align.context import launches
+from moescope.align.instances import comm_instances
+from moescope.align.steps import assign_steps, step_windows
+from moescope.attribution.device import DeviceIntervals, device_intervals
+from moescope.attribution.idle import host_state, split_idle
+from moescope.attribution.memory import MemoryProfile, memory_profile
+from moescope.attribution.sweep import Segments, partition
+from moescope.attribution.unions import DeviceUnions, device_unions
+from moescope.trace import RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RankProfile:
+    """One rank and window, reduced. Local clock.
+
+    ``segments``: ``step, start_ns, end_ns, label, layer, token_bound, instance`` - consecutive pieces that fill each step's
+    window exactly; ``instance`` is the row of ``instances`` that a communication piece belongs to, else -1.
+    """
+
+    rank: int
+    window: int
+    host: str
+    device: str
+    on_gpu: bool
+    windows: pl.DataFrame
+    instances: pl.DataFrame
+    segments: pl.DataFrame
+    unions: DeviceUnions
+    memory: MemoryProfile | None
+    num_early_kernels: int
+    """Kernels recorded as starting before the host launched them."""
+    num_unlinked_kernels: int
+    """Kernels without a recorded launch."""
+
+
+def profile_rank(trace: RankTrace) -> RankProfile:
+    """Read and reduce one rank."""
+    events = trace.events()
+    launch = launches(events)
+    windows = step_windows(events, launch["launch_ns"])
+    instances = comm_instances(events, trace.comm_args(), launch)
+    instances = instances.with_columns(
+        part=pl.col("kind").replace_strict(PART_OF_KIND, default="other"),
+        step=assign_steps(instances["start_ns"], windows),
+        rank=pl.lit(trace.rank, pl.Int64),
+        window=pl.lit(trace.window, pl.Int64),
+    )
+    device = device_intervals(events, launch, instances)
+    segments = _segments(windows, device, events)
+    kernels = events["category"].is_in(["kernel"])
+    return RankProfile(
+        rank=trace.rank,
+        window=trace.window,
+        host=trace.host or "",
+        device=trace.device,
+        on_gpu=device.on_gpu,
+        windows=windows,
+        instances=instances,
+        segments=segments,
+        unions=device_unions(device),
+        memory=memory_profile(trace, events, windows),
+        num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
+        num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
+    )
+
+
+def _segments(windows: pl.DataFrame, device: DeviceIntervals, events: pl.DataFrame) -> pl.DataFrame:
+    host = host_state(events)
+    by_end = np.argsort(device.start_ns, kind="stable")
+    parts = []
+    for step, low, high in windows.select("step", "start_ns", "end_ns").rows():
+        inside = by_end[(device.start_ns[by_end] < high) & (device.end_ns[by_end] > low)]
+        pieces = partition(device.start_ns[inside], device.end_ns[inside], device.label[inside], low, high)
+        winner = np.where(pieces.winner >= 0, inside[np.maximum(pieces.winner, 0)] if len(inside) else -1, -1)
+        pieces = split_idle(Segments(pieces.start_ns, pieces.end_ns, pieces.label, winner), device, host)
+        parts.append(_frame(step, pieces, device))
+    return pl.concat(parts) if parts else _frame(0, Segments(*(np.zeros(0, dtype=np.int64),) * 4), device)
+
+
+def _frame(step: int, pieces: Segments, device: DeviceIntervals) -> pl.DataFrame:
+    known = pieces.winner >= 0
+    at = np.maximum(pieces.winner, 0)
+    empty = len(device.start_ns) == 0
+
+    def of(values: np.ndarray, missing: int) -> np.ndarray:  # type: ignore[type-arg]
+        return np.full(len(at), missing) if empty else np.where(known, values[at], missing)
+
+    return pl.DataFrame(
+        {
+            "step": np.full(len(at), step, dtype=np.int64),
+            "start_ns": pieces.start_ns,
+            "end_ns": pieces.end_ns,
+            "label": pieces.label.astype(np.int8),
+            "layer": of(device.layer, -1).astype(np.int32),
+            "token_bound": of(device.token_bound, 0).astype(bool),
+            "instance": of(device.instance, -1).astype(np.int64),
+        }
+    )
