@@ -34,6 +34,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"moescope.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
+        command.name = cmd_name
         return command
 
 

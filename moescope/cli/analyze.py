@@ -53,10 +53,10 @@ def command(
     DIR is a run made by `moescope train`, `moescope simulate` or the hooks, or any folder of Kineto traces
     (*.json, *.json.gz), one per rank, from any framework.
     """
-    from moescope.cli.progress import progress  # noqa: PLC0415
-    from moescope.cli.verdict import print_analysis  # noqa: PLC0415
-    from moescope.views.build import analyze  # noqa: PLC0415
-    from moescope.views.json import to_json  # noqa: PLC0415
+    from moescope.cli.progress import progress
+    from moescope.cli.verdict import print_analysis
+    from moescope.views.build import analyze
+    from moescope.views.json import to_json
 
     with progress("Analysing") as show:
         analysis = analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)

@@ -39,8 +39,8 @@ def _after_patience(start: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Bar(*columns, console=console(stream), transient=True)

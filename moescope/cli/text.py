@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 def console(stream: TextIO | None = None) -> Console:
     """Return a rich console at most 100 columns wide; colour only where the stream is a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - rich takes 50 ms that --help need not pay
+    from rich.console import Console
 
     stream = sys.stdout if stream is None else stream
     terminal = stream.isatty()

@@ -1,0 +1,47 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescope.cli.options import HostsType, RegexType
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("0-3,4-7", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("0", ((0,),)),
+        ("0-1+4-5, 2-3 + 6", ((0, 1, 4, 5), (2, 3, 6))),
+        ("7,0-2", ((7,), (0, 1, 2))),
+    ],
+)
+def test_hosts(text, hosts):
+    assert HostsType().convert(text, None, None) == hosts
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "0-3,3-5", "0--3", "0-3,", "-1", "0-99999999999"])
+def test_hosts_refuses(text):
+    with pytest.raises(click.BadParameter):
+        HostsType().convert(text, None, None)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_hosts_reads_what_it_was_written_from(sizes):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    text = ",".join(f"{start}-{start + size - 1}" for start, size in zip(starts, sizes, strict=True))
+    expected = tuple(tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=True))
+    assert HostsType().convert(text, None, None) == expected
+
+
+def test_regex():
+    assert RegexType().convert(r"node-(\d+)", None, None) == r"node-(\d+)"
+
+
+@pytest.mark.parametrize("text", ["(", r"node-\d+"])
+def test_regex_refuses(text):
+    with pytest.raises(click.BadParameter):
+        RegexType().convert(text, None, None)
