@@ -1,0 +1,130 @@
+"""What is simulated: the cluster, the model, the run, and the faults put into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from moescope.errors import MoescopeError
+from moescope.simulate.faults import Fault
+
+
+class ConfigError(MoescopeError):
+    """A configuration that cannot be simulated."""
+
+    def __init__(self, message: str, *, hint: str = ""):
+        super().__init__(message, hint=hint, code="bad-simulation")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator; rates are bytes or floating-point operations per nanosecond."""
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    num_sms: int = 132
+    memory_bytes: int = 85_017_755_648
+    peak_flops_per_ns: float = 989_500.0
+    """Dense bfloat16."""
+    gemm_efficiency: float = 0.72
+    """Share of the peak that a tile in flight reaches."""
+    memory_bytes_per_ns: float = 2_800.0
+    """What a streaming kernel reaches of 3,350."""
+    kernel_overhead_ns: float = 2_000.0
+    """Ramp up and drain of any kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Ports of every rank, in each direction."""
+
+    intra_bytes_per_ns: float = 370.0
+    inter_bytes_per_ns: float = 48.0
+    local_bytes_per_ns: float = 1_400.0
+    intra_latency_ns: float = 9_000.0
+    inter_latency_ns: float = 18_000.0
+    exit_jitter_ns: float = 600.0
+    """Scale of how much later than its last byte a rank leaves (half-normal)."""
+    noise: float = 0.005
+    """Relative spread of a port's capacity from one collective to the next."""
+    resolution: float = 0.002
+    """Share of the bottleneck's time within which ends of transfers are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder with dense layers first, then mixture-of-experts layers."""
+
+    num_layers: int = 8
+    num_dense_layers: int = 1
+    hidden: int = 2048
+    num_heads: int = 16
+    sequence: int = 4096
+    num_experts: int = 64
+    top_k: int = 8
+    expert_hidden: int = 1024
+    dense_hidden: int = 8192
+    vocabulary: int = 32_768
+
+    @property
+    def moe_layers(self) -> range:
+        """Indices of the mixture-of-experts layers, among all decoder layers."""
+        return range(self.num_dense_layers, self.num_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    """One simulated run."""
+
+    ranks: int = 8
+    ranks_per_host: int = 8
+    ep_size: int | None = None
+    """Ranks that share one set of experts; the default is all ranks, at most 16."""
+    steps: int = 4
+    first_step: int = 10
+    microbatches: int = 2
+    tokens: int = 4_096
+    """Tokens per rank and microbatch."""
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    kernel_noise: float = 0.005
+    """Relative spread of a kernel's time from one launch to the next."""
+    router_spread: float = 0.02
+    """Spread of the experts' popularity in a well balanced run (sigma of its logarithm)."""
+    hooks: bool = True
+    """Write ``moescope::`` ranges and telemetry, as a run with the hooks does."""
+    name: str = "simulated"
+    model: Model = field(default_factory=Model)
+    device: Device = field(default_factory=Device)
+    network: Network = field(default_factory=Network)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built, naming the field and the rule."""
+        for key in ("ranks", "ranks_per_host", "steps", "microbatches", "tokens"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} must be at least 1, got {getattr(self, key)}")
+        if self.ranks % self.ep:
+            raise ConfigError(f"ep_size {self.ep} must divide ranks {self.ranks}")
+        if self.model.num_experts % self.ep:
+            raise ConfigError(f"ep_size {self.ep} must divide the {self.model.num_experts} experts",
+                              hint="choose an ep_size or a number of experts that fits")
+        if not 0 <= self.model.num_dense_layers < self.model.num_layers:
+            raise ConfigError("num_dense_layers must leave at least one mixture-of-experts layer")
+        for fault in self.faults:
+            fault.check(self.ranks, self.num_hosts)
+
+    @property
+    def ep(self) -> int:
+        """Ranks in one expert-parallel group."""
+        return self.ep_size if self.ep_size is not None else min(self.ranks, 16)
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that the ranks fill."""
+        return -(-self.ranks // self.ranks_per_host)
+
+    def host_of(self, rank: int) -> int:
+        """Which host a rank runs on."""
+        return rank // self.ranks_per_host
+
+    def host_name(self, host: int) -> str:
+        """Name of a host as the traces record it."""
+        return f"node{host}"
