@@ -6,7 +6,7 @@ and is hatched, so it differs by texture too; idle time is grey.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -77,6 +77,43 @@ def grouped(parts_ns: Mapping[str, float]) -> dict[str, float]:
     for part, value in parts_ns.items():
         sums[group_of(part).key] += value
     return sums
+
+
+_GROUP_OF_PHASE = {
+    "attention": "attention",
+    "experts": "expert-gemm",
+    "shared": "expert-gemm",
+    "dense": "other-compute",
+    "head": "recompute",
+    "router": "routing",
+    "permute": "routing",
+    "unpermute": "routing",
+    "counts": "comm-transfer",
+    "dispatch": "a2a-transfer",
+    "combine": "a2a-transfer",
+    "grad_reduce": "reduce-transfer",
+    "optimizer": "optimizer",
+}
+_REST = (
+    "idle-sync",
+    "memory",
+    "idle-host",
+    "comm-transfer",
+    "recompute",
+    "reduce-transfer",
+    "other-compute",
+    "optimizer",
+)
+
+
+def phase_groups(phases: Sequence[str]) -> list[str]:
+    """A group key per phase to colour it by: that of the same work in the step, or one that no other phase has."""
+    wanted = [_GROUP_OF_PHASE.get(phase) for phase in phases]
+    rest = [key for key in _REST if key not in wanted]
+    keys: list[str] = []
+    for key in wanted:
+        keys.append(key if key and key not in keys else rest.pop(0) if rest else "idle-other")
+    return keys
 
 
 LINES_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6cc4", "#6d747d")

@@ -1,0 +1,162 @@
+"""The report as one HTML page that needs no network: same analysis, same bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import moescope
+from moescope.report.sections import Limits, Picture, Section, sections
+from moescope.views import palette
+from moescope.views.model import Analysis, Finding
+from moescope.views.panels_step import headline
+from moescope.views.text import duration, percent
+
+DEFAULT_BUDGET_BYTES = 5_000_000
+MOST_FINDINGS = 5
+_STEPS = (Limits(1000, 300), Limits(300, 130), Limits(100, 66), Limits(30, 34), Limits(10, 12))
+_ANCHORS = {
+    "load-imbalance": "ranks",
+    "router-collapse": "experts",
+    "dropped-tokens": "ranks",
+    "slow-rank": "edges",
+    "slow-network": "waits",
+    "volume-imbalance": "waits",
+    "exposed-communication": "waits",
+    "small-gemm": "parts",
+    "host-bound": "parts",
+    "recompute-cost": "parts",
+    "memory-peak": "memory",
+    "allocator-stall": "memory",
+    "clock-uncertain": "clock",
+    "incomplete-input": "missing",
+    "balanced": "ranks",
+}
+_PAGES = {"load": "ranks", "communication": "waits", "memory": "memory", "steps": "steps", "run": "sources",
+          "timeline": "collectives", "verdict": "parts"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A finding as the verdict shows it."""
+
+    finding: Finding
+    cost: str
+    share: str
+    anchor: str
+    evidence: tuple[tuple[str, str], ...]
+
+
+def render(analysis: Analysis, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> str:
+    """The page; tables are cut, and the page says which, until it fits ``budget_bytes``."""
+    page = ""
+    for limits in _STEPS:
+        page = _page(analysis, sections(analysis, limits))
+        if len(page.encode()) <= budget_bytes:
+            break
+    return page
+
+
+def _page(analysis: Analysis, parts: list[Section]) -> str:
+    environment = Environment(
+        loader=PackageLoader("moescope.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup(theme_css() + _asset("report.css"))
+    head, body = Markup(_asset("theme.js")), Markup(_asset("report.js"))
+    return environment.get_template("report.html").render(
+        analysis=analysis,
+        version=moescope.__version__,
+        style=style,
+        head_script=head,
+        body_script=body,
+        csp=_policy(style, [head, body]),
+        facts=headline(analysis),
+        lines=[_line(finding) for finding in analysis.findings],
+        most=MOST_FINDINGS,
+        sections=parts,
+        cuts=[cut for part in parts for cut in part.cuts],
+        data=embed({part.panel.key: _values(part.pictures) for part in parts if _values(part.pictures)}),
+        hatches=[group for group in palette.GROUPS if group.hatched],
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("moescope.report").joinpath("assets", name).read_text("utf-8")
+
+
+def _policy(style: str, scripts: list[Markup]) -> str:
+    allowed = " ".join(_hash(script) for script in scripts)
+    rules = ("default-src 'none'", f"style-src {_hash(style)}", f"script-src {allowed}", "img-src data:")
+    return "; ".join((*rules, "base-uri 'none'", "form-action 'none'"))
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _line(finding: Finding) -> Line:
+    page = finding.evidence.get("page")
+    anchor = _ANCHORS.get(finding.code) or _PAGES.get(str(page), "parts")
+    evidence = tuple(
+        (key.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in finding.evidence.items()
+        if key != "page"
+    )
+    has_cost = finding.cost_ns_per_step > 0
+    cost = duration(finding.cost_ns_per_step) if has_cost else ""
+    return Line(finding, cost, percent(finding.share_of_step) if has_cost else "", anchor, evidence)
+
+
+def _values(pictures: tuple[Picture, ...]) -> dict[str, object] | None:
+    for picture in pictures:
+        if picture.matrix:
+            matrix = picture.matrix
+            values = [[None if v is None else float(f"{v:.4g}") for v in row] for row in matrix.values]
+            return {"row": matrix.row_name, "column": matrix.column_name, "rows": matrix.rows,
+                    "columns": matrix.columns, "kind": matrix.kind, "values": values}  # fmt: skip
+    return None
+
+
+def embed(value: object) -> Markup:
+    """JSON that can stand inside a script element: no ``<``, ``>``, ``&`` or line separators."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def theme_css() -> str:
+    """Custom properties and classes for the palette: light, dark by preference or by choice, light in print."""
+    light, dark = _variables(palette.LIGHT), _variables(palette.DARK)
+    rules = [
+        f":root{{color-scheme:light;{light}}}",
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}",
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}",
+    ]
+    for group in palette.GROUPS:
+        fill = f"url(#hatch-{group.key})" if group.hatched else f"var(--p-{group.key})"
+        rules.append(f"rect.p-{group.key}{{fill:{fill}}}")
+        rules.append(f"i.p-{group.key}{{--c:var(--p-{group.key})}}")
+    rules += [f".l{i}{{stroke:var(--l{i})}}rect.k{i}{{fill:var(--l{i})}}i.k{i}{{--c:var(--l{i})}}" for i in range(8)]
+    rules += [f".v{i}{{fill:var(--v{i})}}" for i in range(33)]
+    return "\n".join(rules) + "\n"
+
+
+def _variables(theme: palette.Theme) -> str:
+    names = {"surface": theme.surface, "text": theme.text, "muted": theme.muted, "grid": theme.grid, "hot": theme.hot}
+    names |= {f"p-{group.key}": theme.group(group) for group in palette.GROUPS}
+    names |= {f"l{i}": colour for i, colour in enumerate(theme.lines)}
+    for i in range(33):
+        end, share = (theme.hot, i / 16 - 1) if i >= 16 else (theme.cold, 1 - i / 16)
+        names[f"v{i}"] = palette.mix(theme.middle, end, share)
+    return "".join(f"--{name}:{value};" for name, value in names.items())

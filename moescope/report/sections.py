@@ -1,0 +1,189 @@
+"""The report's sections in reading order: each panel with its charts, legend and cut tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from markupsafe import Markup
+
+from moescope.report import charts, heat, lines
+from moescope.views import panels_comm, panels_load, panels_run, panels_step
+from moescope.views.model import Analysis
+from moescope.views.panels import Matrix, Panel, Table
+from moescope.views.text import FORMATS, count, duration
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a table or heat map is embedded."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart with its legend as (class, label) and, for heat maps, the values its tooltips show."""
+
+    svg: Markup
+    legend: tuple[tuple[str, str], ...] = ()
+    matrix: Matrix | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A panel as it is printed."""
+
+    panel: Panel
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
+    cuts: tuple[str, ...] = field(default=())
+    """What was left out, in words."""
+
+
+_POWERS = {-3: "⅛×", -2: "¼×", -1: "½×", 0: "1×", 1: "2×", 2: "4×", 3: "8×"}
+_Panel = Callable[[Analysis], Panel]
+_Draw = Callable[[Analysis], list[Picture]]
+
+
+def sections(analysis: Analysis, limits: Limits) -> list[Section]:
+    """All sections after the verdict."""
+    return [_section(analysis, panel(analysis), draw, limits) for panel, draw in _ORDER]
+
+
+def _section(analysis: Analysis, panel: Panel, draw: _Draw | None, limits: Limits) -> Section:
+    if panel.empty:
+        return Section(panel)
+    pictures = draw(analysis) if draw else []
+    cuts: list[str] = []
+    tables = tuple(_cut(table, limits, cuts) for table in panel.tables)
+    return Section(panel, tuple(pictures), tables, tuple(cuts))
+
+
+def _cut(table: Table, limits: Limits, cuts: list[str]) -> Table:
+    rows, columns = table.rows, table.columns
+    if len(rows) > limits.rows:
+        cuts.append(f"Table “{table.key}”: the first {count(limits.rows)} of {count(len(rows))} rows.")
+        rows = rows[: limits.rows]
+    if len(columns) > limits.columns:
+        cuts.append(f"Table “{table.key}”: the first {count(limits.columns)} of {count(len(columns))} columns.")
+        columns, rows = columns[: limits.columns], tuple(row[: limits.columns] for row in rows)
+    return replace(table, columns=columns, rows=rows)
+
+
+def _named_ranks(analysis: Analysis) -> set[int]:
+    named = {f.rank for f in analysis.findings} | {c.rank for c in analysis.causes}
+    return {rank for rank in named if rank is not None}
+
+
+def _parts(analysis: Analysis) -> list[Picture]:
+    rows = panels_step.rank_parts(analysis)
+    groups = panels_step.used_groups(rows)
+    named = _named_ranks(analysis)
+    shown = charts.spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
+    legend = tuple((f"p-{group.key}", group.label) for group in groups)
+    title = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows):,} ranks; the table has all"
+    return [Picture(charts.parts_chart([rows[i] for i in shown], groups), legend, title=title)]
+
+
+def _waits(analysis: Analysis) -> list[Picture]:
+    rows = panels_comm.rank_waits(analysis)
+    named = _named_ranks(analysis)
+    shown = charts.spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
+    legend = (("w-removable", "Removable wait"), ("w-overlapped", "Other arrival wait"), ("w-transfer", "Transfer"))
+    title = "Arrival wait is written at the end of each bar"
+    if len(shown) < len(rows):
+        title += f"; {len(shown)} of {len(rows):,} ranks, the table has all"
+    return [Picture(charts.waits_chart([rows[i] for i in shown]), legend, title=title)]
+
+
+def _edges(analysis: Analysis) -> list[Picture]:
+    return [_amounts(panels_comm.wait_matrix(analysis), "Who waits for whom", duration)]
+
+
+def _amounts(matrix: Matrix, label: str, show: Callable[[float], str]) -> Picture:
+    top = max((v for row in matrix.values for v in row if v is not None), default=0.0)
+    levels = [[heat.amount_level(v, top) for v in row] for row in matrix.values]
+    names = [show(top * i / 2) for i in range(3)]
+    scale = heat.scale_bar(names, "none", "most", (heat.LEVELS - 1) // 2)
+    return Picture(heat.heat_map(matrix, levels, label) + scale, matrix=matrix)
+
+
+def _balance(matrix: Matrix, label: str, beside: heat.Observed) -> Picture:
+    limit = heat.balance_limit(matrix)
+    levels = [[heat.balance_level(v, limit) for v in row] for row in matrix.values]
+    names = [_POWERS[power] for power in range(-limit, limit + 1)]
+    svg = heat.heat_map(matrix, levels, label, beside) + heat.scale_bar(names, "below the mean", "above the mean")
+    return Picture(svg, matrix=matrix)
+
+
+def _experts(analysis: Analysis) -> list[Picture]:
+    matrix = panels_load.expert_matrix(analysis.load) if analysis.load else None
+    if analysis.load is None or matrix is None:
+        return []
+    layers = [layer for layer in analysis.load.layers if layer.expert_tokens]
+    beside = [(layer.maxvio_expert, layer.maxvio_expert_floor) for layer in layers]
+    return [_balance(matrix, "Load of experts by layer, as multiples of the mean", beside)]
+
+
+def _ranks(analysis: Analysis) -> list[Picture]:
+    if analysis.load is None:
+        return []
+    beside = [(layer.maxvio_rank, layer.maxvio_rank_floor) for layer in analysis.load.layers]
+    matrix = panels_load.rank_matrix(analysis.load)
+    return [_balance(matrix, "Load of ranks by layer, as multiples of the mean", beside)]
+
+
+def _intervals(analysis: Analysis) -> list[Picture]:
+    matrix = panels_load.interval_matrix(analysis.load) if analysis.load else None
+    return [] if matrix is None else [_amounts(matrix, "MaxVio of ranks by layer and microbatch", FORMATS["ratio"])]
+
+
+def _some(legend: lines.Legend, analysis: Analysis) -> str:
+    total = len(analysis.memory)
+    return f"; {len(legend)} of {total:,} ranks, the table has all" if len(legend) < total else ""
+
+
+def _memory(analysis: Analysis) -> list[Picture]:
+    pictures = []
+    named = _named_ranks(analysis)
+    order = sorted(range(len(analysis.memory)), key=lambda i: -analysis.memory[i].allocated_peak_bytes)
+    extremes = [order[0], order[-1], *(i for i in order if analysis.memory[i].rank in named)]
+    if any(m.series for m in analysis.memory):
+        svg, legend = lines.memory_curves(analysis, charts.spread(len(analysis.memory), extremes, lines.NUM_COLOURS))
+        pictures.append(Picture(svg, legend, title="Allocated over the profiled window" + _some(legend, analysis)))
+    if any(m.live_by_phase_bytes for m in analysis.memory):
+        bars, legend = lines.memory_peaks(analysis, charts.spread(len(analysis.memory), extremes))
+        pictures.append(Picture(bars, legend, title="Live at each rank's peak, by the phase that allocated it"))
+    return pictures
+
+
+def _steps(analysis: Analysis) -> list[Picture]:
+    return [Picture(svg, title=title) for title, svg in lines.step_curves(analysis)]
+
+
+def _clock(analysis: Analysis) -> list[Picture]:
+    if len(analysis.clock) < 2:
+        return []
+    legend = (("bracket", "Bracket that contains the offset"), ("estimate", "Estimate"))
+    return [Picture(lines.clock_chart(analysis), legend)]
+
+
+_ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
+    (panels_step.parts_panel, _parts),
+    (panels_step.causes_panel, None),
+    (panels_comm.waits_panel, _waits),
+    (panels_comm.edges_panel, _edges),
+    (panels_load.rank_panel, _ranks),
+    (panels_load.expert_panel, _experts),
+    (panels_load.interval_panel, _intervals),
+    (panels_comm.collectives_panel, None),
+    (panels_run.memory_panel, _memory),
+    (panels_step.steps_panel, _steps),
+    (panels_comm.clock_panel, _clock),
+    (panels_run.missing_panel, None),
+    (panels_run.sources_panel, None),
+    (panels_run.provenance_panel, None),
+)
