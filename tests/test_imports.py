@@ -58,7 +58,7 @@ def room_of(module: str) -> str:
     package, *rest = module.split(".")
     if package != "moescope":
         return package.removeprefix("moescope_")
-    return rest[0] if rest and rest[0] != "__main__" else "root"
+    return rest[0] if rest and not rest[0].startswith("__") else "root"
 
 
 def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
@@ -135,6 +135,9 @@ def test_module_imports_only_what_stands_left_of_it(path: Path) -> None:
         ("moescope.cli.report", "import moescope_app", 1),
         ("moescope.views.build", "from moescope.cli.text import printable", 1),
         ("moescope.telemetry.read", "from moescope_hooks.schema import STEP", 0),
+        ("moescope.trainer.runfile", "from moescope import __version__", 0),
+        ("moescope.trainer.runfile", "from moescope import open", 1),
+        ("moescope_hooks.observe", "from moescope import __version__", 1),
     ],
 )
 def test_rule_tells_right_from_wrong(module: str, source: str, broken: int) -> None:

@@ -38,7 +38,8 @@ def new_table(*headings: str, left: Sequence[int] = (0,)) -> Table:
     """Return an empty table without lines; the columns in ``left`` are text, the others numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for position, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if position in left else "right", overflow="fold")
+        number = position not in left
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return table
 
 

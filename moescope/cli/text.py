@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
+
+from moescope.views.text import ranges
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +22,11 @@ def printable(text: str) -> str:
     Names come from traces that others recorded; printed raw, an escape sequence in one could drive the terminal.
     """
     return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def rank_names(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0–3, 7``."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {ranges(tuple(ranks))}"
 
 
 def console(stream: TextIO | None = None) -> Console:

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from moescope.cli.tables import clock_table, load_table, parts_table, waits_table
-from moescope.cli.text import console, printable
+from moescope.cli.text import console, printable, rank_names
 from moescope.views.model import Analysis, Finding
-from moescope.views.text import duration, percent, plural, ranges, ratio, size
+from moescope.views.text import duration, percent, plural, ratio, size
 
 MAX_FINDINGS = 5
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan", "good": "green"}
@@ -129,7 +129,7 @@ def missing_lines(analysis: Analysis) -> Iterator[RenderableType]:
         yield Padding(Text(printable(f"Record it: {missing.how_to_record}")), (0, 0, 0, 3), expand=False)
     damaged = [source for source in analysis.sources if source.problems]
     if damaged:
-        yield title_line(f"Damaged input, ranks {ranges([source.rank for source in damaged])}")
+        yield title_line(f"Damaged input: {rank_names([source.rank for source in damaged])}")
     for source in damaged[:MAX_FINDINGS]:
         yield Text(printable(f"{source.file}: {'; '.join(source.problems)}"))
     if len(damaged) > MAX_FINDINGS:

@@ -6,12 +6,19 @@ Keys may be added, never renamed. Base units stand in the key names; values that
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from typing import TYPE_CHECKING
 
 from moescope.views.model import SCHEMA, Analysis, Json
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from moescope.views.inventory import Inventory
+    from moescope.views.questions import Question
+
+INVENTORY_SCHEMA = "moescope.inventory/1"
 SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
 """What every object holds."""
 EXTRA_SECTIONS = ("collectives", "load", "memory", "telemetry")
@@ -43,7 +50,7 @@ def plain(value: object) -> Json:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in _field_names(type(value))}
+        return as_object(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -51,6 +58,12 @@ def plain(value: object) -> Json:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-@cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def as_object(value: DataclassInstance) -> dict[str, Json]:
+    """Return the fields of a dataclass as one object."""
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def inventory_to_json(inventory: Inventory, asked: Iterable[Question]) -> dict[str, Json]:
+    """Return what a folder holds, and which questions that answers, as one JSON object."""
+    head: dict[str, Json] = {"schema": INVENTORY_SCHEMA, "ok": True}
+    return head | as_object(inventory) | {"questions": [as_object(question) for question in asked]}

@@ -1,0 +1,37 @@
+"""``moescope doctor DIR``: what a folder holds, what it lacks, and how to record that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from moescope.cli.options import RegexType, directory_argument, json_option
+from moescope.errors import ExitCode
+
+
+@click.command(short_help="Say what a folder holds and lacks, and how to record the rest.")
+@directory_argument
+@json_option
+@click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes that read traces. [default: all cores]")
+def command(path: Path, *, as_json: bool, rank_regex: str | None, workers: int | None) -> int:
+    """Say what a folder of traces holds: ranks, hosts, groups, steps, recordings and damage.
+
+    Then, for each question moescope can answer, whether this folder suffices, and how to record what it lacks.
+    """
+    from moescope.cli.inventory import print_inventory
+    from moescope.cli.progress import progress
+    from moescope.views.inventory import take_inventory
+    from moescope.views.json import inventory_to_json
+    from moescope.views.questions import questions
+
+    with progress("Reading") as show:
+        inventory = take_inventory(path, rank_regex=rank_regex, workers=workers, progress=show)
+    asked = questions(inventory)
+    if as_json:
+        click.echo(json.dumps(inventory_to_json(inventory, asked)))
+    else:
+        print_inventory(inventory, asked)
+    return ExitCode.DONE

@@ -1,0 +1,199 @@
+"""``moescope doctor``: what a folder holds and lacks, from real small files."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from moescope.cli import main
+from moescope.cli.inventory import print_inventory
+from moescope.views.inventory import HostFacts, Inventory, TelemetryFacts, TraceFacts, take_inventory
+from moescope.views.questions import RULES, questions
+
+TRACES = Path(__file__).parents[3] / "shared/traces"
+recorded = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the recorded traces are not at {TRACES}")
+
+
+def event(name: str, category: str, ts: float, dur: float, **args: object) -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": category, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
+
+
+def write_trace(folder: Path, rank: int, *, host: str | None = "node0", world_size: int = 2, steps: int = 2) -> None:
+    """Write one rank's trace: steps with a launch, its kernel and an all-to-all."""
+    events = []
+    for step in range(steps):
+        start = 1000.0 + 100 * step
+        events += [
+            event(f"ProfilerStep#{step}", "user_annotation", start, 90),
+            event("aten::mm", "cpu_op", start, 10, **{"Input Dims": [[4, 8], [8, 2]]}),
+            event("cudaLaunchKernel", "cuda_runtime", start + 1, 2, correlation=10 + step),
+            event("gemm", "kernel", start + 5, 20, correlation=10 + step, device=0, stream=7),
+            event(
+                "ncclDevKernel_SendRecv", "kernel", start + 30, 20, device=0, stream=20,
+                **{"Collective name": "all_to_allv", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float",
+                   "In split size": "[1, 1]", "Out split size": "[1, 1]", "Process Group Name": "1"},
+            ),
+        ]  # fmt: skip
+    trace: dict[str, object] = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": world_size}}
+    if host is not None:
+        trace["host_name"] = host
+    (folder / f"rank{rank}.json").write_text(json.dumps(trace))
+
+
+def facts(**changes: object) -> TraceFacts:
+    base = TraceFacts(
+        rank=0, window=0, file="rank0.json", host="a", device="GPU", start_ns=0, end_ns=9_000_000, num_events=9,
+        num_device_events=4, steps=(1, 2), num_collectives=3, sizes="recorded", has_splits=True, lists_cut=False,
+        has_shapes=True, has_memory=True, has_launches=True, has_ranges=True, problems=(),
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def inventory(*traces: TraceFacts, **changes: object) -> Inventory:
+    telemetry = TelemetryFacts({"expert_load": 8, "collective": 8, "step": 2, "clock": 2}, (0, 9), (0, 1), ())
+    base = Inventory(
+        path="runs/x", basis="measured", controls=(), world_size=2, missing_ranks=(),
+        traces=traces or (facts(), facts(rank=1)), hosts=(HostFacts("a", (0, 1)),), groups=(), telemetry=telemetry,
+        problems=(), notes=(),
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def answers(held: Inventory) -> dict[str, str]:
+    words = ("go?", "waits", "clocks", "hot", "layer", "transfers", "products", "memory", "host hold", "run?")
+    asked = questions(held)
+    return {word: next(q.answer for q in asked if word in q.question) for word in words}
+
+
+def test_inventory_of_written_traces(tmp_path):
+    write_trace(tmp_path, 0)
+    write_trace(tmp_path, 1, host=None)
+    held = take_inventory(tmp_path)
+    first, second = held.traces
+    assert (held.world_size, held.missing_ranks, held.ranks, held.basis) == (2, (), (0, 1), "unknown")
+    assert (first.steps, first.num_events, first.num_device_events, first.num_collectives) == ((0, 1), 10, 4, 2)
+    assert (first.sizes, first.has_splits, first.has_shapes, first.has_memory) == ("recorded", True, True, False)
+    assert (first.has_launches, first.has_ranges, first.lists_cut) == (True, False, False)
+    assert (first.start_ns, first.end_ns) == (1_000_000, 1_190_000)
+    assert held.hosts == (HostFacts("node0", (0,)), HostFacts(None, (1,)))
+    assert (first.host, second.host) == ("node0", None)
+    assert held.telemetry is None
+
+
+def test_missing_ranks_are_named_and_limit_the_waits(tmp_path):
+    write_trace(tmp_path, 0, world_size=4)
+    write_trace(tmp_path, 2, world_size=4)
+    held = take_inventory(tmp_path)
+    assert held.missing_ranks == (1, 3)
+    waits = next(q for q in questions(held) if "waits" in q.question)
+    assert waits.answer == "partly"
+    assert "1, 3" in waits.because
+
+
+def test_a_complete_run_answers_everything():
+    asked = questions(inventory())
+    assert {question.answer for question in asked} == {"yes"}
+    assert {question.how_to_record for question in asked} == {""}
+    assert len(asked) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"steps": ()}, {"go?": "partly"}),
+        ({"num_collectives": 0}, {"waits": "partly"}),
+        ({"sizes": "none"}, {"transfers": "partly"}),
+        ({"lists_cut": True}, {"transfers": "partly"}),
+        ({"sizes": "from shapes"}, {}),
+        ({"has_shapes": False}, {"products": "partly"}),
+        ({"has_memory": False}, {"memory": "partly"}),
+        ({"has_launches": False}, {"host hold": "partly"}),
+        ({"has_ranges": False}, {"layer": "partly"}),
+    ],
+)
+def test_what_one_rank_lacks_limits_one_answer(changes, expected):
+    got = answers(inventory(facts(), facts(rank=1, **changes)))
+    assert got == {word: expected.get(word, "yes") for word in got}
+
+
+def test_what_no_rank_has_cannot_be_answered():
+    bare = facts(num_collectives=0, has_shapes=False, has_memory=False, has_launches=False, has_splits=False)
+    got = answers(inventory(bare, replace(bare, rank=1), telemetry=None))
+    assert [word for word, answer in got.items() if answer == "no"] == [
+        "waits", "hot", "transfers", "products", "memory", "host hold", "run?",
+    ]  # fmt: skip
+
+
+def test_hosts_decide_how_well_clocks_are_known():
+    two = (HostFacts("a", (0,)), HostFacts("b", (1,)))
+    assert answers(inventory(hosts=two))["clocks"] == "yes"
+    assert answers(inventory(hosts=two, telemetry=None))["clocks"] == "partly"
+    assert answers(inventory(hosts=(HostFacts(None, (0, 1)),)))["clocks"] == "partly"
+    assert answers(inventory(facts()))["clocks"] == "yes"
+
+
+def test_every_unanswered_question_says_how_to_record_it():
+    bare = facts(steps=(), num_device_events=0, num_collectives=0, sizes="none", has_splits=False, has_shapes=False,
+                 has_memory=False, has_launches=False, has_ranges=False)  # fmt: skip
+    for question in questions(inventory(bare, telemetry=None, missing_ranks=(1,))):
+        assert question.because
+        assert question.answer == "yes" or question.how_to_record
+
+
+def test_text_of_a_large_folder_stays_on_two_screens():
+    damaged = facts(rank=40, problems=("cut off",), file="\x1b[2J" + "x" * 80)
+    traces = (*(facts(rank=rank) for rank in range(64) if rank != 40), damaged)
+    held = inventory(*traces, problems=tuple(f"problem {i}" for i in range(30)), missing_ranks=(64,), world_size=65)
+    stream = io.StringIO()
+    print_inventory(held, questions(held), Console(file=stream, width=100, highlight=False, markup=False))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 75
+    assert "\x1b" not in stream.getvalue()
+    assert any(line.split()[:1] == ["40"] for line in lines)
+    assert "and 20 further problems: see --json" in lines
+
+
+def test_json(tmp_path, capsys):
+    write_trace(tmp_path, 0)
+    write_trace(tmp_path, 1)
+    assert main(["doctor", str(tmp_path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema"], answer["ok"], answer["world_size"]) == ("moescope.inventory/1", True, 2)
+    assert [trace["rank"] for trace in answer["traces"]] == [0, 1]
+    assert len(answer["questions"]) == len(RULES)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_nothing_readable_ends_with_3(tmp_path, capsys, as_json):
+    (tmp_path / "notes.json").write_text('{"hello": "world"}')
+    for path in (tmp_path, tmp_path / "absent"):
+        assert main(["doctor", str(path), *(["--json"] if as_json else [])]) == 3
+        out, err = capsys.readouterr()
+        message = json.loads(out)["error"]["message"] if as_json else err
+        assert str(path) in message
+
+
+@recorded
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("dlrm8", {"waits": "yes", "hot": "no", "clocks": "partly"}),
+        ("gloo_moe_ep4", {"waits": "yes", "hot": "partly", "memory": "yes", "clocks": "yes", "host hold": "no"}),
+        ("sampled_2_of_128", {"waits": "partly"}),
+        ("cpu_only", {"waits": "no", "host hold": "no"}),
+        ("b200_eager", {"go?": "partly", "waits": "no", "transfers": "yes"}),
+    ],
+)
+def test_recorded_folders(folder, expected, tmp_path, capsys):
+    for file in (TRACES / folder).iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert "What this answers" in capsys.readouterr().out
+    got = answers(take_inventory(tmp_path))
+    assert {word: got[word] for word in expected} == expected
