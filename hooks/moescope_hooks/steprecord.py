@@ -1,0 +1,139 @@
+"""The rows of one step, gathered on the device and turned into plain values on the writer's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moescope_hooks.names import RangeName
+from moescope_hooks.routing import Routing
+from moescope_hooks.stamps import ReadStamps, Stamp, fetch_later
+from moescope_hooks.writer import Rows
+
+
+@dataclass(frozen=True)
+class _Load:
+    microbatch: int
+    layer: int
+    counts: Tensor
+    dropped: Tensor | None
+    figures: Tensor | None
+
+
+@dataclass
+class StepRecord:
+    """Everything one rank notes during one step."""
+
+    rank: int
+    step: int
+    start_ns: int = 0
+    end_ns: int | None = None
+    tokens: int | None = None
+    memory_peak: tuple[int, int] | None = None
+    sizes: tuple[int | None, int | None, int | None] = (None, None, None)
+    _loads: dict[tuple[int, int], _Load] = field(default_factory=dict)
+    _collectives: list[tuple[dict[str, Any], Stamp, Stamp]] = field(default_factory=list)
+
+    def has_load(self, microbatch: int, layer: int) -> bool:
+        """Whether counts of this layer and microbatch were noted already."""
+        return (microbatch, layer) in self._loads
+
+    @torch.no_grad()
+    def add_load(self, microbatch: int, layer: int, routing: Routing, figures: Tensor | None) -> None:
+        """Note a layer's counts; a second call for the same microbatch (a recomputed forward pass) is ignored."""
+        if self.has_load(microbatch, layer):
+            return
+        counts = routing.counts_E.detach().to(torch.int64, copy=True)
+        dropped = None if routing.dropped_E is None else routing.dropped_E.detach().to(torch.int64, copy=True)
+        self._loads[microbatch, layer] = _Load(microbatch, layer, counts, dropped, figures)
+
+    def add_collective(
+        self,
+        name: RangeName,
+        group: str,
+        sequence: int,
+        send_bytes: Sequence[int],
+        recv_bytes: Sequence[int],
+        arrival: Stamp,
+        end: Stamp,
+    ) -> None:
+        """Note a collective and its two moments."""
+        row = {
+            "rank": self.rank,
+            "step": self.step,
+            "microbatch": name.microbatch,
+            "layer": name.layer,
+            "phase": name.phase,
+            "backward": name.backward,
+            "group": group,
+            "seq": sequence,
+            "send_bytes": list(send_bytes),
+            "recv_bytes": list(recv_bytes),
+        }
+        self._collectives.append((row, arrival, end))
+
+    @torch.no_grad()
+    def seal(
+        self, values: Mapping[str, Tensor | float | None], read_stamps: ReadStamps
+    ) -> Callable[[], Iterable[tuple[str, Rows]]]:
+        """Start copying to the host; the result, called on the writer's thread, gives the rows by table."""
+        loads = list(self._loads.values())
+        tensors = [t for load in loads for t in (load.counts, load.dropped, load.figures) if t is not None]
+        scalars = {k: v for k, v in values.items() if isinstance(v, Tensor)}
+        copies = [v.detach().to(torch.float64, copy=True) for v in scalars.values()]
+        fetch = fetch_later(tensors + copies)
+
+        def rows() -> list[tuple[str, Rows]]:
+            fetched = iter(fetch())
+            load_rows = [self._load_row(load, fetched) for load in loads]
+            known = {k: float(v) for k, v in values.items() if v is not None and not isinstance(v, Tensor)}
+            known |= {k: next(fetched)[0] for k in scalars}
+            stamps = read_stamps([s for _, arrival, end in self._collectives for s in (arrival, end)])
+            collective_rows: Rows = [
+                {**row, "arrival_ns": stamps[2 * i], "end_ns": stamps[2 * i + 1]}
+                for i, (row, _, _) in enumerate(self._collectives)
+            ]
+            return [
+                ("expert_load", load_rows),
+                ("collective", collective_rows),
+                ("step", [self._step_row(known)]),
+            ]
+
+        return rows
+
+    def _load_row(self, load: _Load, fetched: Any) -> Mapping[str, Any]:
+        counts = next(fetched)
+        dropped = None if load.dropped is None else next(fetched)
+        entropy, margin, flips = (None, None, None) if load.figures is None else next(fetched)
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "microbatch": load.microbatch,
+            "layer": load.layer,
+            "counts": counts,
+            "dropped": dropped,
+            "entropy": entropy,
+            "margin": margin,
+            "bf16_flips": None if flips is None or flips != flips else int(flips),
+        }
+
+    def _step_row(self, known: Mapping[str, float]) -> Mapping[str, Any]:
+        allocated, reserved = self.memory_peak or (None, None)
+        parameters, gradients, optimizer = self.sizes
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "tokens": self.tokens,
+            **{name: known.get(name) for name in ("loss", "validation_loss", "gradient_norm")},
+            "memory_allocated_peak_bytes": allocated,
+            "memory_reserved_peak_bytes": reserved,
+            "parameter_bytes": parameters,
+            "gradient_bytes": gradients,
+            "optimizer_bytes": optimizer,
+        }

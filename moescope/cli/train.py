@@ -1,0 +1,116 @@
+"""``moescope train``: train the bundled model on local ranks, or as one of torchrun's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moescope.errors import MoescopeError
+
+if TYPE_CHECKING:
+    from moescope.trainer.config import Config
+
+
+@click.command()
+@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Local ranks to start.")
+@click.option("--preset", default="tiny", show_default=True, help="tiny (seconds on two cores), small or gpu.")
+@click.option("--config", "toml", type=click.Path(path_type=Path), help="TOML file that overrides the preset.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one field, e.g. moe.top_k=4.")
+@click.option("--data", multiple=True, metavar="GLOB", help="Text files; each GLOB is a domain of its own.")
+@click.option("--steps", type=int, help="Optimizer steps.")
+@click.option("--ep", type=int, help="Ranks that share one set of experts (default: all).")
+@click.option("--seed", type=int, help="Seed of weights and data order.")
+@click.option("--profile", is_flag=True, help="Record a trace of some steps on every rank.")
+@click.option("--router-bias", type=float, help="Control: bias the choice of experts towards one rank's.")
+@click.option("--router-bias-rank", type=int, help="Control: that rank.")
+@click.option("--name", help="Name of the run: its directory is runs/NAME.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory itself.")
+@click.option("--force", is_flag=True, help="Replace a run that is there already.")
+def command(ranks: int, preset: str, name: str | None, out: Path | None, force: bool, **options: Any) -> None:
+    """Train the bundled mixture-of-experts model, leaving telemetry and traces in a run directory.
+
+    Under torchrun it joins the ranks it is given, and --ranks does not apply.
+    """
+    config = _effective_config(preset, **options)
+    directory = out or Path("runs") / (name or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+    main_rank = os.environ.get("RANK", "0") == "0"
+    if main_rank:
+        _make_room(directory, force=force)
+        _show_config(config)
+    _launch(config, directory, ranks)
+    if main_rank:
+        _after(config, directory)
+
+
+def _effective_config(
+    preset: str,
+    *,
+    toml: Path | None,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    profile: bool,
+    steps: int | None,
+    ep: int | None,
+    seed: int | None,
+    router_bias: float | None,
+    router_bias_rank: int | None,
+) -> Config:
+    from moescope.trainer.presets import load_config  # noqa: PLC0415 - keeps --help instant
+
+    given = {
+        "train": {"steps": steps, "seed": seed},
+        "parallel": {"ep_size": ep},
+        "data": {"files": data or None},
+        "profile": {"enabled": profile or None},
+        "control": {"router_bias": router_bias, "router_bias_rank": router_bias_rank},
+    }
+    options = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in given.items()}
+    return load_config(preset, toml, settings, **options)
+
+
+def _make_room(directory: Path, *, force: bool) -> None:
+    if not (directory / "run.json").exists():
+        return
+    if not force:
+        raise MoescopeError(
+            f"{directory} holds a run already", hint="choose another --name or --out, or replace it with --force"
+        )
+    for part in ("traces", "telemetry", ".moescope"):
+        shutil.rmtree(directory / part, ignore_errors=True)
+    for file in ("run.json", "config.toml"):
+        (directory / file).unlink(missing_ok=True)
+
+
+def _show_config(config: Config) -> None:
+    from moescope.trainer.presets import to_toml  # noqa: PLC0415
+
+    click.echo(to_toml(config), err=True)
+    for control in config.control.active():
+        click.echo(f"control, not a plain run: {control}", err=True)
+
+
+def _launch(config: Config, directory: Path, ranks: int) -> None:
+    try:
+        from moescope.trainer.launch import launch  # noqa: PLC0415 - torch is an extra, and slow to import
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MoescopeError(
+            "training needs torch, which is not installed", hint="pip install 'moescope[train]'"
+        ) from error
+    launch(config, directory, ranks, ["moescope", *sys.argv[1:]])
+
+
+def _after(config: Config, directory: Path) -> None:
+    """What the user sees of a finished run: the place for whatever should follow a profiled run."""
+    click.echo(f"Wrote {directory}")
+    if config.profile.enabled:
+        click.echo(f"Next: moescope analyze {directory}")
+    else:
+        click.echo("Next: train again with --profile, to see where the step goes")

@@ -1,0 +1,98 @@
+"""Reads run.json and the Parquet parts of the hooks, as far as they can be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from moescope_hooks.schema import TABLES, empty_table
+
+_ORDER = {
+    "expert_load": ["step", "microbatch", "layer", "rank"],
+    "collective": ["group", "seq", "rank"],
+    "step": ["step", "rank"],
+    "clock": ["measured_at_ns", "rank", "peer"],
+}
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """The telemetry of one run; frames have the columns of :mod:`moescope_hooks.schema`, and may be empty."""
+
+    run: Mapping[str, Any]
+    """run.json as it was read; empty where absent or unreadable."""
+    expert_load: pl.DataFrame
+    """Sorted by step, microbatch, layer and rank."""
+    collective: pl.DataFrame
+    """Sorted by group, sequence number and rank."""
+    step: pl.DataFrame
+    """Sorted by step and rank."""
+    clock: pl.DataFrame
+    """Sorted by the time of measurement."""
+    problems: list[str] = field(default_factory=list)
+    """What could not be read or was lost when it was recorded, and where."""
+
+
+def open_telemetry(path: str | Path) -> Telemetry | None:
+    """The telemetry of the run directory ``path``; None where it has neither run.json nor telemetry/."""
+    root = Path(path)
+    if not (root / "run.json").is_file() and not (root / "telemetry").is_dir():
+        return None
+    problems: list[str] = []
+    run = _read_run(root / "run.json", problems)
+    frames = {table: _read_table(root / "telemetry", table, problems) for table in TABLES}
+    problems.extend(_read_gaps(root / "telemetry"))
+    return Telemetry(run, **frames, problems=problems)
+
+
+def _read_run(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    if not path.is_file():
+        problems.append("run.json is missing: the run's configuration and provenance are unknown")
+        return {}
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        problems.append(f"run.json cannot be read: {error}")
+        return {}
+    if not isinstance(run, dict):
+        problems.append(f"run.json holds {type(run).__name__}, not an object")
+        return {}
+    return run
+
+
+def _read_table(telemetry: Path, table: str, problems: list[str]) -> pl.DataFrame:
+    frames = [empty_table(table)]
+    for path in sorted((telemetry / table).glob("rank*-*.parquet")):
+        try:
+            frames.append(_conform(pl.read_parquet(path), table, path, problems))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            problems.append(f"telemetry/{table}/{path.name} cannot be read: {reason}")
+    return pl.concat(frames, how="vertical").sort(_ORDER[table], maintain_order=True)
+
+
+def _conform(frame: pl.DataFrame, table: str, path: Path, problems: list[str]) -> pl.DataFrame:
+    """Columns of the schema in its order: other versions' extra columns dropped, missing ones null and said."""
+    absent = [column for column in TABLES[table] if column not in frame.columns]
+    if absent:
+        problems.append(f"telemetry/{table}/{path.name} lacks the columns {', '.join(absent)}")
+    complete = frame.with_columns(pl.lit(None).alias(column) for column in absent)
+    return complete.select(pl.col(column).cast(dtype) for column, dtype in TABLES[table].items())
+
+
+def _read_gaps(telemetry: Path) -> list[str]:
+    lost = []
+    for path in sorted(telemetry.glob("rank*-gaps.json")):
+        try:
+            for gap in json.loads(path.read_text(encoding="utf-8")):
+                rank = path.name.removesuffix("-gaps.json")
+                times = f" ({gap['count']} times)" if gap["count"] > 1 else ""
+                lost.append(f"{rank}: {gap['what']} was lost{times}: {gap['reason']}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            lost.append(f"telemetry/{path.name} cannot be read: {error}")
+    return lost

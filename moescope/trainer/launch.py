@@ -1,0 +1,80 @@
+"""Starting the ranks: local ones through torch's elastic launcher, or joining those that torchrun started."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from moescope.errors import ExitCode, MoescopeError
+from moescope.trainer.config import Config
+from moescope.trainer.loop import train
+from moescope.trainer.mesh import make_mesh, start_process_group
+
+
+def under_torchrun() -> bool:
+    """Whether a launcher has started this process as one of its ranks."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+@record
+def run_rank(config: Config, out: Path, command: Sequence[str]) -> None:
+    """What every rank does: join, train, leave."""
+    device = start_process_group()
+    try:
+        world_size = dist.get_world_size()
+        config.check_world(world_size)
+        mesh = make_mesh(config.ep_size(world_size), config.parallel.ep_layout, device)
+        train(config, mesh, out, _say if mesh.rank == 0 else _say_nothing, command)
+    finally:
+        dist.destroy_process_group()
+
+
+def launch(config: Config, out: Path, ranks: int, command: Sequence[str]) -> None:
+    """Train on ``ranks`` local ranks, or as one of torchrun's; a rank that fails ends the others and is named."""
+    if under_torchrun():
+        run_rank(config, out, command)
+        return
+    config.check_world(ranks)
+    with tempfile.TemporaryDirectory(prefix="moescope-") as logs:
+        launcher = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=f"moescope-{os.getpid()}-{time.time_ns()}",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+        )
+        try:
+            elastic_launch(launcher, run_rank)(config, out, command)
+        except ChildFailedError as error:
+            raise _explain(error) from error
+
+
+def _explain(error: ChildFailedError) -> MoescopeError:
+    rank, failure = error.get_first_failure()
+    message = failure.message["message"] if isinstance(failure.message, dict) else str(failure.message)
+    return MoescopeError(
+        f"rank {rank} failed and the others were stopped: {message.strip()}",
+        hint="what was recorded until then is in the run directory",
+        code="rank-failed",
+        exit_code=ExitCode.INTERNAL,
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    del line

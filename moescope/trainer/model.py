@@ -1,0 +1,173 @@
+"""A decoder-only transformer whose upper layers are mixtures of experts.
+
+Legend: B sequences, S positions, T = B * S tokens, D model width, H heads, h head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from moescope.trainer.config import Config, ModelConfig
+from moescope.trainer.mesh import Mesh
+from moescope.trainer.moe import Experts, MoE, SwiGLU
+from moescope_hooks.ranges import traced
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The losses of one microbatch, as means over its tokens."""
+
+    cross_entropy: Tensor
+    """Nats per byte."""
+    balance: Tensor
+    """Sum of the layers' auxiliary losses, before the coefficient."""
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, over the last axis, in float32."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape and dtype as ``x``."""
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
+        self.out = nn.Linear(config.dim, config.dim, bias=False)
+
+    def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> Tensor:
+        """[B, S, D] to [B, S, D]."""
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x_BSD).chunk(3, dim=-1)
+        )
+        q, k = rotate(q, cos_Sh, sin_Sh), rotate(k, cos_Sh, sin_Sh)
+        y_BHSh = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.out(y_BHSh.transpose(1, 2).flatten(2))
+        return out
+
+
+def rotary_tables(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position times frequency, [S, h]; frequencies theta^(-2i/h) (Su et al., RoFormer)."""
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angles = torch.arange(seq_len, dtype=torch.float64)[:, None] * frequencies
+    angles_Sh = torch.cat([angles, angles], dim=-1)
+    return angles_Sh.cos().float(), angles_Sh.sin().float()
+
+
+def rotate(x_BHSh: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> Tensor:
+    """Turn each pair (x[i], x[i + h/2]) by its position's angle."""
+    first, second = x_BHSh.chunk(2, dim=-1)
+    turned = x_BHSh * cos_Sh + torch.cat([-second, first], dim=-1) * sin_Sh
+    return turned.to(x_BHSh.dtype)
+
+
+class Block(nn.Module):
+    """One decoder layer: attention, then a dense block or a mixture of experts."""
+
+    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int]) -> None:
+        super().__init__()
+        model, control = config.model, config.control
+        self.layer = layer
+        self.attention_norm = RMSNorm(model.dim, model.norm_eps)
+        self.attention = Attention(model)
+        self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
+        if layer < model.num_dense_layers:
+            self.ffn: MoE | SwiGLU = SwiGLU(model.dim, model.dense_hidden_dim)
+            return
+        favoured = None
+        if control.router_bias:
+            favoured = next(g.index(control.router_bias_rank) for g in mesh.ep_groups if control.router_bias_rank in g)
+        self.ffn = MoE(config, layer, mesh.expert, placement, favoured)
+
+    def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream after this layer and the layer's auxiliary loss."""
+        attended = traced("attention", self.layer, lambda x: self.attention(self.attention_norm(x), cos_Sh, sin_Sh), x_BSD)
+        x_BSD = x_BSD + attended
+        if isinstance(self.ffn, MoE):
+            y_BSD, balance = self.ffn(self.ffn_norm(x_BSD))
+            return x_BSD + y_BSD, balance
+        dense = self.ffn
+        return x_BSD + traced("dense", self.layer, lambda x: dense(self.ffn_norm(x)), x_BSD), x_BSD.new_zeros(())
+
+
+class Transformer(nn.Module):
+    """The whole model as this rank holds it: everything but the experts, and this rank's experts."""
+
+    def __init__(self, config: Config, mesh: Mesh, placement: list[int]) -> None:
+        """``placement``: the member of the expert group that holds each expert, [num_experts]."""
+        super().__init__()
+        model = config.model
+        self.config = config
+        self.embedding = nn.Embedding(model.vocab_size, model.dim)
+        self.layers = nn.ModuleList(Block(config, i, mesh, placement) for i in range(model.num_layers))
+        self.norm = RMSNorm(model.dim, model.norm_eps)
+        self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
+        cos_Sh, sin_Sh = rotary_tables(config.train.sequence_length, model.dim // model.num_heads, model.rope_theta)
+        self.register_buffer("cos_Sh", cos_Sh, persistent=False)
+        self.register_buffer("sin_Sh", sin_Sh, persistent=False)
+        self.cos_Sh: Tensor
+        self.sin_Sh: Tensor
+        initialize(self, config)
+
+    def forward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Loss:
+        """The losses of predicting ``targets_BS`` from ``tokens_BS``."""
+        x_BSD = self.embedding(tokens_BS)
+        balance = x_BSD.new_zeros(())
+        for block in self.layers:
+            x_BSD, layer_balance = block(x_BSD, self.cos_Sh, self.sin_Sh)
+            balance = balance + layer_balance
+        return Loss(traced("head", None, lambda x: self._cross_entropy(x, targets_BS), x_BSD), balance)
+
+    def _cross_entropy(self, x_BSD: Tensor, targets_BS: Tensor) -> Tensor:
+        logits_BSV = self.head(self.norm(x_BSD)).float()
+        return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
+
+    def expert_parameters(self) -> list[nn.Parameter]:
+        """Parameters of which every rank of the expert group holds others."""
+        return [p for m in self.modules() if isinstance(m, Experts) for p in m.parameters()]
+
+
+def contiguous_placement(num_experts: int, ep_size: int) -> list[int]:
+    """Experts 0, 1, ... on member 0, the next on member 1, and so on."""
+    return [expert * ep_size // num_experts for expert in range(num_experts)]
+
+
+@torch.no_grad()
+def initialize(model: Transformer, config: Config) -> None:
+    """Draw each weight from a generator of its own, seeded by its name, so that no layout changes any of them."""
+    std = config.model.init_std
+    residual_std = std / math.sqrt(2 * config.model.num_layers)
+    for module_name, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            full_name = f"{module_name}.{name}"
+            if parameter.dim() == 1:
+                continue
+            is_residual = any(part in full_name for part in ("down", "attention.out"))
+            scale = residual_std if is_residual else std
+            if isinstance(module, Experts):
+                for i, expert in enumerate(module.experts):
+                    _draw(parameter[i], f"{full_name}/{expert}", scale, config.train.seed)
+            else:
+                _draw(parameter, full_name, scale, config.train.seed)
+
+
+def _draw(weight: Tensor, name: str, std: float, seed: int) -> None:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    weight.copy_(torch.randn(weight.shape, generator=generator) * std)

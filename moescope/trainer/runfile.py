@@ -1,0 +1,66 @@
+"""run.json of the bundled trainer: everything a later reader must know to judge or repeat the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars
+import torch.distributed as dist
+
+from moescope import __version__
+from moescope.trainer.config import Config
+from moescope.trainer.data import Corpus
+from moescope.trainer.flops import model_cost
+from moescope.trainer.mesh import Mesh
+from moescope_hooks.runinfo import describe_run, rank_facts
+
+
+def describe(
+    out: Path, config: Config, mesh: Mesh, placement: list[int], corpus: Corpus, command: Sequence[str]
+) -> dict[str, Any]:
+    """The contents of run.json before training, ``command`` being what the user ran; a collective call."""
+    ranks: list[Any] = [rank_facts(mesh.rank)]
+    if mesh.world.size > 1:
+        ranks = [None] * mesh.world.size
+        dist.all_gather_object(ranks, rank_facts(mesh.rank))
+    run = describe_run(out, ranks)
+    cost = model_cost(config)
+    run["versions"] |= {"moescope": __version__, "polars": polars.__version__}
+    run |= {
+        "command": list(command),
+        "git_commit": git_commit(),
+        "model": {"preset": config.preset, **dataclasses.asdict(config.model), "moe": dataclasses.asdict(config.moe)},
+        "parallel": {
+            "world_size": mesh.world.size,
+            "ep_size": mesh.expert.size,
+            "ep_groups": [list(group) for group in mesh.ep_groups],
+            "expert_placement": placement,
+        },
+        "train": dataclasses.asdict(config.train) | {"microbatches": config.num_microbatches(mesh.world.size)},
+        "data": {"files": [dataclasses.asdict(file) for file in corpus.files]},
+        "seeds": {"model": config.train.seed, "data": config.train.seed},
+        "controls": config.control.active(),
+        "result": {"active_params": cost.active_params, "total_params": cost.total_params},
+    }
+    return run
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this package runs from, with ``-dirty`` if it was changed; None outside of one."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if not commit or git("ls-files", "--error-unmatch", str(Path(__file__).resolve())) is None:
+        return None
+    return commit + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
