@@ -18,8 +18,8 @@ PACKAGES = {
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 100
 
-CONTRACT = {"errors", "views.model"}
-"""What every room may import: they import nothing of moescope themselves."""
+CONTRACT = {"errors"}
+"""What every room may import."""
 LEFT_OF = {
     "errors": set(),
     "trace": set(),
@@ -121,7 +121,7 @@ def test_module_imports_only_what_stands_left_of_it(path: Path) -> None:
     [
         ("moescope.align.match", "from moescope.trace import open_directory", 0),
         ("moescope.align.match", "from moescope.views.build import analyze", 1),
-        ("moescope.findings.rules", "from moescope.views.model import Finding", 0),
+        ("moescope.findings.rules", "from moescope.views.model import Analysis", 1),
         ("moescope.findings.rules", "from moescope.views import build", 1),
         ("moescope.trace.store", "def f():\n    import moescope.align", 1),
         ("moescope.trace.store", "from ..align import clocks", 1),
@@ -144,10 +144,9 @@ def test_rule_tells_right_from_wrong(module: str, source: str, broken: int) -> N
     assert len(violations(module, source)) == broken
 
 
-@pytest.mark.parametrize("module", ["errors.py", "views/model.py"])
-def test_contract_imports_the_standard_library_alone(module: str) -> None:
-    tree = ast.parse((ROOT / "moescope" / module).read_text(encoding="utf-8"))
-    assert {name.split(".")[0] for name, _ in imports(tree, "moescope.x", False)} <= sys.stdlib_module_names
+def test_contract_imports_the_standard_library_alone() -> None:
+    tree = ast.parse((ROOT / "moescope/errors.py").read_text(encoding="utf-8"))
+    assert {name.split(".")[0] for name, _ in imports(tree, "moescope.errors", False)} <= sys.stdlib_module_names
 
 
 def python_files() -> list[Path]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from moescope.cli.text import printable
-from moescope.findings.codes import FINDING_CODES, SEVERITIES
-from moescope.views.model import Finding
+
+if TYPE_CHECKING:
+    from moescope.findings.model import Finding
 
 F = TypeVar("F", bound=Callable[..., Any])
 GRADES = ("warning", "critical")
@@ -23,6 +24,8 @@ class ConditionType(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the condition; fail on what is neither a finding code nor a severity."""
+        from moescope.findings.codes import FINDING_CODES
+
         if value not in FINDING_CODES and value not in GRADES:
             self.fail(f"{value!r} is neither a severity ({', '.join(GRADES)}) nor a finding code.", param, ctx)
         return str(value)
@@ -42,6 +45,8 @@ def met_conditions(findings: Iterable[Finding], conditions: Sequence[str]) -> li
 
 
 def _meets(finding: Finding, condition: str) -> bool:
+    from moescope.findings.codes import SEVERITIES
+
     if condition in GRADES:
         return SEVERITIES.index(finding.severity) >= SEVERITIES.index(condition)
     return finding.code == condition
