@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,14 +28,13 @@ from torch.utils.hooks import RemovableHandle
 
 from moescope_hooks import clock as clocks
 from moescope_hooks.attach import MoELayers, attach
-from moescope_hooks.names import RangeName
 from moescope_hooks.ranges import in_backward, set_active
 from moescope_hooks.routing import Routing, router_figures
 from moescope_hooks.runinfo import describe_run, rank_facts, write_run
 from moescope_hooks.schedule import Schedule
 from moescope_hooks.sizes import Sizes
 from moescope_hooks.stamps import DeviceStamps, HostStamps, Stamp
-from moescope_hooks.steprecord import StepRecord
+from moescope_hooks.steprecord import Collective, StepRecord
 from moescope_hooks.windows import TraceWindows
 from moescope_hooks.writer import Gaps, TelemetryWriter
 
@@ -135,9 +134,7 @@ class Observation:
     ) -> None:
         """End the step and begin the next one. Tensors are read later, off this thread."""
         self.pause()
-        self._hand_over(
-            {"loss": loss, "validation_loss": validation_loss, "gradient_norm": gradient_norm}, tokens
-        )
+        self._hand_over({"loss": loss, "validation_loss": validation_loss, "gradient_norm": gradient_norm}, tokens)
         self.current_step += 1
         self.current_microbatch = self._markers = 0
         self._record = StepRecord(self.rank, self.current_step)
@@ -155,14 +152,12 @@ class Observation:
         return self._stamps.stamp()
 
     @_harmless("a collective")
-    def add_collective(
-        self, name: RangeName, group: str, send_bytes: Sequence[int], recv_bytes: Sequence[int], arrival: Stamp
-    ) -> None:
+    def add_collective(self, collective: Collective, arrival: Stamp) -> None:
         """Record a collective that is complete now; see :func:`moescope_hooks.collective`."""
-        sequence = self._sequence.get(group, 0)
-        self._sequence[group] = sequence + 1
+        sequence = self._sequence.get(collective.group, 0)
+        self._sequence[collective.group] = sequence + 1
         if self._record.end_ns is None:
-            self._record.add_collective(name, group, sequence, send_bytes, recv_bytes, arrival, self.stamp())
+            self._record.add_collective(collective, sequence, arrival, self.stamp())
 
     # Life cycle.
 

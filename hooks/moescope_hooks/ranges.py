@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from moescope_hooks.names import RangeName, range_name
+from moescope_hooks.steprecord import Collective
 
 if TYPE_CHECKING:
     from moescope_hooks.observation import Observation
@@ -56,7 +57,7 @@ class _BackwardRange:
         observation = active()
         if self._range is None and observation is not None and observation.tracing:
             self._range = record_function(self.name)
-            self._range.__enter__()
+            self._range.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """End the range if it was started."""
@@ -146,21 +147,21 @@ def collective(
         return
     name = RangeName(phase, layer, microbatch, backward=backward, recompute=not backward and in_backward())
     with record_function(range_name(name)) if observation.tracing else nullcontext():
-        finish = _started(observation, name, group, send_bytes, recv_bytes)
+        finish = _started(observation, Collective(name, group, send_bytes, recv_bytes))
         yield
         finish()
 
 
-def start_collective(phase: str, *, group: str, send_bytes: Sequence[int], recv_bytes: Sequence[int]) -> Callable[[], None]:
+def start_collective(
+    phase: str, *, group: str, send_bytes: Sequence[int], recv_bytes: Sequence[int]
+) -> Callable[[], None]:
     """Note that a collective without layer is issued now; call the result when it has been waited for."""
     observation = active()
     if observation is None:
         return lambda: None
-    return _started(observation, RangeName(phase), group, send_bytes, recv_bytes)
+    return _started(observation, Collective(RangeName(phase), group, send_bytes, recv_bytes))
 
 
-def _started(
-    observation: Observation, name: RangeName, group: str, send_bytes: Sequence[int], recv_bytes: Sequence[int]
-) -> Callable[[], None]:
+def _started(observation: Observation, collective: Collective) -> Callable[[], None]:
     arrival = observation.stamp()
-    return lambda: observation.add_collective(name, group, send_bytes, recv_bytes, arrival)
+    return lambda: observation.add_collective(collective, arrival)

@@ -43,7 +43,7 @@ class DeviceStamps:
 
     def stamp(self) -> Stamp:
         """An event recorded now on the current stream."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -73,7 +73,7 @@ def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[list[float]]]:
     for dtype in {t.dtype for t in tensors}:
         flat = torch.cat([t.reshape(-1) for t in tensors if t.dtype == dtype])
         copies[dtype] = torch.empty(flat.shape, dtype=dtype, pin_memory=True).copy_(flat, non_blocking=True)
-    done = torch.cuda.Event()
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
     places = [(t.dtype, t.numel()) for t in tensors]
 

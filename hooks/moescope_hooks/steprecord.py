@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,16 @@ from moescope_hooks.names import RangeName
 from moescope_hooks.routing import Routing
 from moescope_hooks.stamps import ReadStamps, Stamp, fetch_later
 from moescope_hooks.writer import Rows
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of this rank, apart from when it happened."""
+
+    name: RangeName
+    group: str
+    send_bytes: Sequence[int]
+    recv_bytes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -51,17 +62,9 @@ class StepRecord:
         dropped = None if routing.dropped_E is None else routing.dropped_E.detach().to(torch.int64, copy=True)
         self._loads[microbatch, layer] = _Load(microbatch, layer, counts, dropped, figures)
 
-    def add_collective(
-        self,
-        name: RangeName,
-        group: str,
-        sequence: int,
-        send_bytes: Sequence[int],
-        recv_bytes: Sequence[int],
-        arrival: Stamp,
-        end: Stamp,
-    ) -> None:
-        """Note a collective and its two moments."""
+    def add_collective(self, collective: Collective, sequence: int, arrival: Stamp, end: Stamp) -> None:
+        """Note a collective, its number within its group, and its two moments."""
+        name = collective.name
         row = {
             "rank": self.rank,
             "step": self.step,
@@ -69,10 +72,10 @@ class StepRecord:
             "layer": name.layer,
             "phase": name.phase,
             "backward": name.backward,
-            "group": group,
+            "group": collective.group,
             "seq": sequence,
-            "send_bytes": list(send_bytes),
-            "recv_bytes": list(recv_bytes),
+            "send_bytes": list(collective.send_bytes),
+            "recv_bytes": list(collective.recv_bytes),
         }
         self._collectives.append((row, arrival, end))
 
@@ -118,7 +121,7 @@ class StepRecord:
             "dropped": dropped,
             "entropy": entropy,
             "margin": margin,
-            "bf16_flips": None if flips is None or flips != flips else int(flips),
+            "bf16_flips": None if flips is None or math.isnan(flips) else int(flips),
         }
 
     def _step_row(self, known: Mapping[str, float]) -> Mapping[str, Any]:

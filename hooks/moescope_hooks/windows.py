@@ -58,7 +58,7 @@ class TraceWindows:
         if self.tracing:
             self._steps.append(step)
             self._step_range = record_function(f"ProfilerStep#{step}")
-            self._step_range.__enter__()
+            self._step_range.__enter__()  # type: ignore[no-untyped-call]
 
     def end_step(self) -> None:
         """Close the step's range."""

@@ -61,9 +61,9 @@ def _effective_config(
     router_bias: float | None,
     router_bias_rank: int | None,
 ) -> Config:
-    from moescope.trainer.presets import load_config  # noqa: PLC0415 - keeps --help instant
+    from moescope.trainer.presets import load_config
 
-    given = {
+    given: dict[str, dict[str, Any]] = {
         "train": {"steps": steps, "seed": seed},
         "parallel": {"ep_size": ep},
         "data": {"files": data or None},
@@ -88,7 +88,7 @@ def _make_room(directory: Path, *, force: bool) -> None:
 
 
 def _show_config(config: Config) -> None:
-    from moescope.trainer.presets import to_toml  # noqa: PLC0415
+    from moescope.trainer.presets import to_toml
 
     click.echo(to_toml(config), err=True)
     for control in config.control.active():
@@ -97,7 +97,7 @@ def _show_config(config: Config) -> None:
 
 def _launch(config: Config, directory: Path, ranks: int) -> None:
     try:
-        from moescope.trainer.launch import launch  # noqa: PLC0415 - torch is an extra, and slow to import
+        from moescope.trainer.launch import launch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -8,16 +8,14 @@ Shapes: N rows to send, R rows to receive, D columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed._functional_collectives as functional  # registers the operators
+from moescope_hooks.ranges import collective, microbatch_now
 from torch import Tensor
 
 from moescope.trainer.mesh import Group
-from moescope_hooks.ranges import collective, microbatch_now
 
 _ops: Any = torch.ops._c10d_functional
 
@@ -32,23 +30,35 @@ class Place:
     backward: bool = False
 
 
+@dataclass(frozen=True)
+class Splits:
+    """How many rows go to each member of a group, and how many come from it."""
+
+    send: tuple[int, ...]
+    recv: tuple[int, ...]
+
+    def back(self) -> Splits:
+        """The same rows on their way home."""
+        return Splits(self.recv, self.send)
+
+
 def exchange_counts(counts_me: Tensor, group: Group, layer: int) -> Tensor:
     """Tell every member how many rows it will get: ``counts_me[m]`` goes to member m; returns one row per sender."""
     if group.handle is None:
         return counts_me
     each = [counts_me.shape[1] * counts_me.element_size()] * group.size
     place = Place("counts", layer, microbatch_now())
-    ones = [1] * group.size
+    ones = (1,) * group.size
     with _recorded(place, group, each, each):
-        return _all_to_all(counts_me.contiguous(), ones, ones, group)
+        return _all_to_all(counts_me.contiguous(), Splits(ones, ones), group)
 
 
-def exchange_rows(x_ND: Tensor, send: Sequence[int], recv: Sequence[int], group: Group, phase: str, layer: int) -> Tensor:
-    """Send ``send[m]`` consecutive rows to member m and receive ``recv[m]`` from it, [R, D]; differentiable."""
+def exchange_rows(x_ND: Tensor, splits: Splits, group: Group, phase: str, layer: int) -> Tensor:
+    """Send consecutive rows to the members and receive theirs, [R, D]; differentiable."""
     if group.handle is None:
         return x_ND
     place = Place(phase, layer, microbatch_now())
-    out: Tensor = _ExchangeRows.apply(x_ND, list(send), list(recv), group, place)  # type: ignore[no-untyped-call]
+    out: Tensor = _ExchangeRows.apply(x_ND, splits, group, place)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -56,25 +66,25 @@ class _ExchangeRows(torch.autograd.Function):
     """An all-to-all with uneven splits, whose gradient is the all-to-all the other way round."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, send: list[int], recv: list[int], group: Group, place: Place) -> Tensor:
-        ctx.arguments = (send, recv, group, place)
-        return _exchange_recorded(x_ND, send, recv, group, place)
+    def forward(ctx: Any, x_ND: Tensor, splits: Splits, group: Group, place: Place) -> Tensor:
+        ctx.arguments = (splits, group, place)
+        return _exchange_recorded(x_ND, splits, group, place)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        send, recv, group, place = ctx.arguments
+        splits, group, place = ctx.arguments
         back = Place(place.phase, place.layer, place.microbatch, backward=True)
-        return _exchange_recorded(grads[0], recv, send, group, back), None, None, None, None
+        return _exchange_recorded(grads[0], splits.back(), group, back), None, None, None
 
 
-def _exchange_recorded(x: Tensor, send: list[int], recv: list[int], group: Group, place: Place) -> Tensor:
+def _exchange_recorded(x: Tensor, splits: Splits, group: Group, place: Place) -> Tensor:
     row_bytes = x.shape[1] * x.element_size()
-    with _recorded(place, group, [n * row_bytes for n in send], [n * row_bytes for n in recv]):
-        return _all_to_all(x.contiguous(), send, recv, group)
+    with _recorded(place, group, [n * row_bytes for n in splits.send], [n * row_bytes for n in splits.recv]):
+        return _all_to_all(x.contiguous(), splits, group)
 
 
-def _all_to_all(x: Tensor, send: list[int], recv: list[int], group: Group) -> Tensor:
-    return wait(_ops.all_to_all_single(x, recv, send, group.name))
+def _all_to_all(x: Tensor, splits: Splits, group: Group) -> Tensor:
+    return wait(_ops.all_to_all_single(x, list(splits.recv), list(splits.send), group.name))
 
 
 def _recorded(place: Place, group: Group, send_bytes: list[int], recv_bytes: list[int]) -> Any:

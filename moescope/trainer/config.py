@@ -80,7 +80,7 @@ class MoEConfig:
     """Routed experts per layer, over all ranks."""
     top_k: int = 2
     """Experts per token."""
-    expert_hidden_dim: int = 256
+    expert_hidden_dim: int = 512
     """Inner width of an expert's SwiGLU."""
     num_shared_experts: int = 0
     """Experts that every token passes, beside the routed ones."""
@@ -224,7 +224,7 @@ class ProfileConfig:
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """Diagnostic controls. They make a run slow or skewed on purpose and do not validate quality; run.json lists them."""
+    """Diagnostic controls: skewed or slow on purpose. Such a run does not validate quality; run.json lists them."""
 
     router_bias: float = 0.0
     """Added, for the choice of experts alone, to the logits of the experts that router_bias_rank holds."""

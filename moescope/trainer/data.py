@@ -92,7 +92,9 @@ def _sources(patterns: Iterable[str]) -> Iterator[tuple[str, Texts]]:
     for pattern in patterns:
         paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
         if not paths:
-            raise DataMissingError(f"--data {pattern}: no file matches", hint="quote the pattern, and use ** for folders")
+            raise DataMissingError(
+                f"--data {pattern}: no file matches", hint="quote the pattern, and use ** for folders"
+            )
         yield _domain_name(pattern, patterns), ((path, _read(path)) for path in paths)
 
 
@@ -157,7 +159,9 @@ class Batches:
             rows.append(data[start : start + self.sequence_length + 1])
         return torch.stack(rows)
 
-    def microbatches(self, step: int, rank: int, world_size: int, size: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    def microbatches(
+        self, step: int, rank: int, world_size: int, size: int, device: torch.device
+    ) -> list[tuple[Tensor, Tensor]]:
         """This rank's (tokens, targets) pairs [size, sequence_length] of ``step``.
 
         Sequence i of the step belongs to microbatch i // (world * size), so that a world of another size cuts the

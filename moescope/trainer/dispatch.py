@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from moescope_hooks.ranges import traced
 from torch import Tensor
 
-from moescope.trainer.comm import exchange_counts, exchange_rows
+from moescope.trainer.comm import Splits, exchange_counts, exchange_rows
 from moescope.trainer.mesh import Group
-from moescope_hooks.ranges import traced
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Metadata:
     weights_TK: Tensor
     order_N: Tensor
     """Index into the flattened [T * K] assignments, in the order they were sent."""
-    send_rows: list[int]
-    recv_rows: list[int]
+    splits: Splits
     regroup_R: Tensor | None
     """For each row in expert order, its place in the order of arrival; None where the two are the same."""
 
@@ -65,21 +64,23 @@ class AllToAllDispatcher:
         order_N = self._slot_of_expert[experts_TK.reshape(-1)].argsort(stable=True)
         x_ND = traced("permute", self.layer, lambda x: x.index_select(0, order_N // weights_TK.shape[1]), x_TD)
         sent_me, received_me = self._counts(counts_E)
-        send_rows, recv_rows = [sum(row) for row in sent_me], [sum(row) for row in received_me]
-        x_RD = exchange_rows(x_ND, send_rows, recv_rows, self.group, "dispatch", self.layer)
+        splits = Splits(tuple(sum(row) for row in sent_me), tuple(sum(row) for row in received_me))
+        x_RD = exchange_rows(x_ND, splits, self.group, "dispatch", self.layer)
         regroup_R = regroup_index(received_me, x_TD.device)
         if regroup_R is not None:
             x_RD = traced("permute", self.layer, lambda x: x.index_select(0, regroup_R), x_RD)
         counts_e = [sum(column) for column in zip(*received_me, strict=True)]
-        return x_RD, counts_e, Metadata(weights_TK, order_N, send_rows, recv_rows, regroup_R)
+        return x_RD, counts_e, Metadata(weights_TK, order_N, splits, regroup_R)
 
     def combine(self, out_RD: Tensor, metadata: Metadata) -> Tensor:
         """See :class:`Dispatcher`."""
         regroup_R = metadata.regroup_R
         if regroup_R is not None:
             out_RD = traced("unpermute", self.layer, lambda x: x.index_select(0, regroup_R.argsort()), out_RD)
-        out_ND = exchange_rows(out_RD, metadata.recv_rows, metadata.send_rows, self.group, "combine", self.layer)
-        return traced("unpermute", self.layer, lambda x, w: _weighted_sum(x, w, metadata.order_N), out_ND, metadata.weights_TK)
+        out_ND = exchange_rows(out_RD, metadata.splits.back(), self.group, "combine", self.layer)
+        return traced(
+            "unpermute", self.layer, lambda x, w: _weighted_sum(x, w, metadata.order_N), out_ND, metadata.weights_TK
+        )
 
     def _to(self, device: torch.device) -> None:
         if self._slot_of_expert.device != device:
@@ -96,16 +97,12 @@ class AllToAllDispatcher:
 
 def regroup_index(received_me: list[list[int]], device: torch.device) -> Tensor | None:
     """Places, in order of arrival (sender, expert), of the rows in order (expert, sender), [R]."""
-    if len(received_me) == 1 or len(received_me[0]) == 1:
+    num_senders, num_experts = len(received_me), len(received_me[0])
+    if num_senders == 1 or num_experts == 1:
         return None
-    blocks, start = [], 0
-    for sender in received_me:
-        blocks.append([])
-        for count in sender:
-            blocks[-1].append(range(start, start + count))
-            start += count
-    pieces = [torch.arange(b.start, b.stop) for column in zip(*blocks, strict=True) for b in column]
-    return torch.cat(pieces).to(device, non_blocking=True)
+    counts = torch.tensor(received_me).flatten()
+    expert_R = torch.arange(num_experts).repeat(num_senders).repeat_interleave(counts)
+    return expert_R.argsort(stable=True).to(device, non_blocking=True)
 
 
 def _weighted_sum(out_ND: Tensor, weights_TK: Tensor, order_N: Tensor) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from moescope_hooks.ranges import phase_range, start_collective
 from torch import Tensor, nn
 
 from moescope.trainer.comm import finish, start_sum, sum_over
 from moescope.trainer.mesh import Group, Mesh
 from moescope.trainer.model import Transformer
-from moescope_hooks.ranges import phase_range, start_collective
 
 
 class Buckets:

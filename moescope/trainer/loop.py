@@ -1,6 +1,6 @@
 """The training loop of one rank, to be read from top to bottom.
 
-    moescope train --ranks 4 --preset tiny --profile --out runs/first
+moescope train --ranks 4 --preset tiny --profile --out runs/first
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from moescope_hooks import Observation, Schedule, observe
+from moescope_hooks.ranges import phase_range
+from moescope_hooks.runinfo import write_run
+from moescope_hooks.writer import write_atomically
 from torch import Tensor
 
 from moescope.trainer.comm import sum_over
@@ -23,11 +27,7 @@ from moescope.trainer.grads import Gradients, decay_groups
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.model import Transformer, contiguous_placement
 from moescope.trainer.presets import to_toml
-from moescope.trainer.runfile import describe
-from moescope_hooks import Observation, Schedule, observe
-from moescope_hooks.ranges import phase_range
-from moescope_hooks.runinfo import write_run
-from moescope_hooks.writer import write_atomically
+from moescope.trainer.runfile import describe_ranks, describe_training
 
 Say = Callable[[str], None]
 
@@ -98,7 +98,7 @@ class Trainer:
             rows = validation_sequences(domain, train.sequence_length, count)[self.mesh.rank :: world.size]
             rows = rows.to(self.mesh.device)
             total = torch.zeros((), device=self.mesh.device)
-            for part in rows.split(train.microbatch_sequences):
+            for part in torch.split(rows, train.microbatch_sequences):
                 with self._autocast():
                     total += self.model(part[:, :-1], part[:, 1:]).cross_entropy * part.shape[0]
             losses[domain.name] = float(sum_over(total, world)) / count
@@ -117,7 +117,8 @@ def train(config: Config, mesh: Mesh, out: Path, say: Say, command: Sequence[str
     ``say`` shows a line to the user; ``command`` is what the user ran, for run.json.
     """
     trainer = Trainer(config, mesh)
-    run = describe(out, config, mesh, trainer.placement, trainer.corpus, command)
+    run = describe_ranks(out, mesh, command)
+    run |= describe_training(config, mesh, trainer.placement, trainer.corpus)
     if mesh.rank == 0:
         write_run(out, run)
         write_atomically(out / "config.toml", lambda path: path.write_text(to_toml(config), encoding="utf-8"))
@@ -194,7 +195,9 @@ class Status:
         line += f"  lr {learning_rate(self.config, step):.2e}  {seconds * 1e3:.0f} ms"
         line += f"  {self.tokens_per_step / seconds:,.0f} tokens/s"
         mfu = self.mfu(seconds)
-        self.say(line + (f"  MFU {mfu:.1%}" if mfu is not None else "") + ("  [profiled]" if step in self._profiled else ""))
+        self.say(
+            line + (f"  MFU {mfu:.1%}" if mfu is not None else "") + ("  [profiled]" if step in self._profiled else "")
+        )
 
     def mfu(self, seconds: float) -> float | None:
         """Model FLOPs of a step over what the devices could do in ``seconds``; None where the peak is unknown."""

@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+from moescope_hooks.ranges import traced
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from moescope.trainer.config import Config, ModelConfig
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.moe import Experts, MoE, SwiGLU
-from moescope_hooks.ranges import traced
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,9 @@ class Block(nn.Module):
 
     def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> tuple[Tensor, Tensor]:
         """The residual stream after this layer and the layer's auxiliary loss."""
-        attended = traced("attention", self.layer, lambda x: self.attention(self.attention_norm(x), cos_Sh, sin_Sh), x_BSD)
+        attended = traced(
+            "attention", self.layer, lambda x: self.attention(self.attention_norm(x), cos_Sh, sin_Sh), x_BSD
+        )
         x_BSD = x_BSD + attended
         if isinstance(self.ffn, MoE):
             y_BSD, balance = self.ffn(self.ffn_norm(x_BSD))

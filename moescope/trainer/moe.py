@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
+from moescope_hooks.ranges import traced
+from moescope_hooks.routing import Routing
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
@@ -18,8 +20,6 @@ from moescope.trainer.config import Config
 from moescope.trainer.dispatch import AllToAllDispatcher, Dispatcher
 from moescope.trainer.mesh import Group
 from moescope.trainer.router import Routed, Router
-from moescope_hooks.ranges import traced
-from moescope_hooks.routing import Routing
 
 
 class SwiGLU(nn.Module):
@@ -53,7 +53,7 @@ class Experts(nn.Module):
         weights = zip(self.gate_eDF.unbind(), self.up_eDF.unbind(), self.down_eFD.unbind(), strict=True)
         outs = [
             (F.silu(x @ gate_DF) * (x @ up_DF)) @ down_FD
-            for x, (gate_DF, up_DF, down_FD) in zip(x_RD.split(counts_e), weights, strict=True)
+            for x, (gate_DF, up_DF, down_FD) in zip(torch.split(x_RD, counts_e), weights, strict=True)
         ]
         return torch.cat(outs)
 

@@ -51,7 +51,7 @@ one or more GPUs of 40 GB and up."""
 def load_config(
     preset: str = "tiny", toml: Path | None = None, settings: Sequence[str] = (), **sections: Mapping[str, Any]
 ) -> Config:
-    """The effective configuration: preset, then ``toml``, then ``settings`` (``section.key=value``), then ``sections``."""
+    """The effective configuration: the preset, then ``toml``, ``settings`` (``section.key=value``) and ``sections``."""
     if preset not in PRESETS:
         raise ConfigError("preset", preset, f"must be one of {', '.join(PRESETS)}")
     layers: list[Mapping[str, Any]] = [PRESETS[preset]]

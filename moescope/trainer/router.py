@@ -52,7 +52,9 @@ class Router(nn.Module):
         if self.config.renormalize:
             weights_TK = weights_TK / weights_TK.sum(dim=-1, keepdim=True)
         counts_E = torch.bincount(experts_TK.reshape(-1), minlength=self.config.num_experts)
-        return Routed(weights_TK, experts_TK, counts_E, logits_TE, selection_TE, self._balance_loss(scores_TE, counts_E))
+        return Routed(
+            weights_TK, experts_TK, counts_E, logits_TE, selection_TE, self._balance_loss(scores_TE, counts_E)
+        )
 
     def bf16_logits(self, x_TD: Tensor) -> Tensor:
         """The logits a router in bfloat16 would have computed (products summed in float32, rounded at the end)."""

@@ -10,29 +10,30 @@ from typing import Any
 
 import polars
 import torch.distributed as dist
+from moescope_hooks.runinfo import describe_run, rank_facts
 
 from moescope import __version__
 from moescope.trainer.config import Config
 from moescope.trainer.data import Corpus
 from moescope.trainer.flops import model_cost
 from moescope.trainer.mesh import Mesh
-from moescope_hooks.runinfo import describe_run, rank_facts
 
 
-def describe(
-    out: Path, config: Config, mesh: Mesh, placement: list[int], corpus: Corpus, command: Sequence[str]
-) -> dict[str, Any]:
-    """The contents of run.json before training, ``command`` being what the user ran; a collective call."""
+def describe_ranks(out: Path, mesh: Mesh, command: Sequence[str]) -> dict[str, Any]:
+    """What every run has: hosts, devices, versions, and ``command``, what the user ran. A collective call."""
     ranks: list[Any] = [rank_facts(mesh.rank)]
     if mesh.world.size > 1:
         ranks = [None] * mesh.world.size
         dist.all_gather_object(ranks, rank_facts(mesh.rank))
     run = describe_run(out, ranks)
-    cost = model_cost(config)
     run["versions"] |= {"moescope": __version__, "polars": polars.__version__}
-    run |= {
-        "command": list(command),
-        "git_commit": git_commit(),
+    return run | {"command": list(command), "git_commit": git_commit()}
+
+
+def describe_training(config: Config, mesh: Mesh, placement: list[int], corpus: Corpus) -> dict[str, Any]:
+    """What was trained, how it was laid out, and on which text."""
+    cost = model_cost(config)
+    return {
         "model": {"preset": config.preset, **dataclasses.asdict(config.model), "moe": dataclasses.asdict(config.moe)},
         "parallel": {
             "world_size": mesh.world.size,
@@ -46,7 +47,6 @@ def describe(
         "controls": config.control.active(),
         "result": {"active_params": cost.active_params, "total_params": cost.total_params},
     }
-    return run
 
 
 def git_commit() -> str | None:
