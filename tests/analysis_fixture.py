@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moescope.findings.model import Finding
 from moescope.views.model import (
     Analysis,
     Cause,
     Clock,
     Collective,
     CollectiveRank,
-    Finding,
     Load,
     LoadInterval,
     LoadLayer,
@@ -338,8 +338,8 @@ def example(num_ranks: int = 4, num_steps: int = 2, num_layers: int = 3, *, host
         waits=_wait_rows(waits, num_steps, num_layers, hot),
         wait_edges=tuple(WaitEdge(r, hot, waits[r]) for r in range(num_ranks) if r != hot),
         causes=(
-            Cause("expert_load", hot, 3, max(waits) * 2 // 3, max(waits) * 2 / 3 / window, 1_400),
-            Cause("expert_load", hot, 2, max(waits) // 3, max(waits) / 3 / window, 1_400),
+            Cause("expert_load", hot, 3, max(waits) * 2 // 3, max(waits) * 2 / 3 / window, 1_400, sum(waits) * 2 // 3),
+            Cause("expert_load", hot, 2, max(waits) // 3, max(waits) / 3 / window, 1_400, sum(waits) // 3),
         ),
         findings=_findings(hot, max(waits), window),
         missing=(

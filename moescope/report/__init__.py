@@ -11,7 +11,7 @@ from moescope.report.page import DEFAULT_BUDGET_BYTES, render
 from moescope.report.redact import redact
 from moescope.views.model import Analysis
 
-__all__ = ["DEFAULT_BUDGET_BYTES", "redact", "render", "write_report"]
+__all__ = ["DEFAULT_BUDGET_BYTES", "redact", "refuse_existing", "render", "write_report"]
 
 
 def write_report(
@@ -27,11 +27,18 @@ def write_report(
     An existing file is replaced only with ``force``; the file appears whole or not at all. Host names and directories
     are taken out unless ``hide_names`` is false.
     """
-    if path.exists() and not force:
-        raise MoescopeError(f"{path} exists already.", hint="Choose another name or pass --force.", code="file-exists")
+    refuse_existing(path, force=force)
     page = render(redact(analysis) if hide_names else analysis, budget_bytes=budget_bytes).encode()
     write_whole(path, page)
     return len(page)
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise where ``path`` exists and may not be replaced."""
+    if path.is_dir():
+        raise MoescopeError(f"{path} is a folder.", hint="Name a file, for example report.html.", code="is-a-folder")
+    if path.exists() and not force:
+        raise MoescopeError(f"{path} exists already.", hint="Choose another name or pass --force.", code="file-exists")
 
 
 def write_whole(path: Path, content: bytes) -> None:

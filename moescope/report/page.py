@@ -8,19 +8,20 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import moescope
-from moescope.report.sections import Limits, Picture, Section, sections
+from moescope.findings.model import Finding
+from moescope.report.sections import Limits, Picture, cut, sections
 from moescope.views import palette
-from moescope.views.model import Analysis, Finding
+from moescope.views.model import Analysis
 from moescope.views.panels_step import headline
 from moescope.views.text import duration, percent
 
 DEFAULT_BUDGET_BYTES = 5_000_000
 MOST_FINDINGS = 5
-_STEPS = (Limits(1000, 300), Limits(300, 130), Limits(100, 66), Limits(30, 34), Limits(10, 12))
+_STEPS = (Limits(1000, 300), Limits(300, 130), Limits(100, 66), Limits(30, 34), Limits(10, 12, values=False))
 _ANCHORS = {
     "load-imbalance": "ranks",
     "router-collapse": "experts",
@@ -54,16 +55,20 @@ class Line:
 
 
 def render(analysis: Analysis, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> str:
-    """The page; tables are cut, and the page says which, until it fits ``budget_bytes``."""
-    page = ""
+    """The page; tables are cut, and the page says which, until it fits ``budget_bytes`` or nothing is left to cut."""
+    whole = sections(analysis)
+    values = {part.panel.key: _values(part.pictures) for part in whole if any(p.matrix for p in part.pictures)}
+    template, fixed, page = _template(), _fixed(analysis), ""
     for limits in _STEPS:
-        page = _page(analysis, sections(analysis, limits))
+        parts = [cut(section, limits) for section in whole]
+        data = embed(values if limits.values else {})
+        page = template.render(fixed, sections=parts, cuts=[text for part in parts for text in part.cuts], data=data)
         if len(page.encode()) <= budget_bytes:
             break
     return page
 
 
-def _page(analysis: Analysis, parts: list[Section]) -> str:
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("moescope.report", "assets"),
         autoescape=True,
@@ -71,23 +76,25 @@ def _page(analysis: Analysis, parts: list[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template("report.html")
+
+
+def _fixed(analysis: Analysis) -> dict[str, object]:
+    """What the template needs however much is cut."""
     style = Markup(theme_css() + _asset("report.css"))
     head, body = Markup(_asset("theme.js")), Markup(_asset("report.js"))
-    return environment.get_template("report.html").render(
-        analysis=analysis,
-        version=moescope.__version__,
-        style=style,
-        head_script=head,
-        body_script=body,
-        csp=_policy(style, [head, body]),
-        facts=headline(analysis),
-        lines=[_line(finding) for finding in analysis.findings],
-        most=MOST_FINDINGS,
-        sections=parts,
-        cuts=[cut for part in parts for cut in part.cuts],
-        data=embed({part.panel.key: _values(part.pictures) for part in parts if _values(part.pictures)}),
-        hatches=[group for group in palette.GROUPS if group.hatched],
-    )
+    return {
+        "analysis": analysis,
+        "version": moescope.__version__,
+        "style": style,
+        "head_script": head,
+        "body_script": body,
+        "csp": _policy(style, [head, body]),
+        "facts": headline(analysis),
+        "lines": [_line(finding) for finding in analysis.findings],
+        "most": MOST_FINDINGS,
+        "hatches": [group for group in palette.GROUPS if group.hatched],
+    }
 
 
 def _asset(name: str) -> str:
@@ -121,10 +128,15 @@ def _values(pictures: tuple[Picture, ...]) -> dict[str, object] | None:
     for picture in pictures:
         if picture.matrix:
             matrix = picture.matrix
-            values = [[None if v is None else float(f"{v:.4g}") for v in row] for row in matrix.values]
+            values = [[None if v is None else _short(v) for v in row] for row in matrix.values]
             return {"row": matrix.row_name, "column": matrix.column_name, "rows": matrix.rows,
                     "columns": matrix.columns, "kind": matrix.kind, "values": values}  # fmt: skip
     return None
+
+
+def _short(value: float) -> float | int:
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 def embed(value: object) -> Markup:

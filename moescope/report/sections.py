@@ -20,6 +20,8 @@ class Limits:
 
     rows: int
     columns: int
+    values: bool = True
+    """Whether heat maps carry the numbers that their tooltips show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,24 @@ _Panel = Callable[[Analysis], Panel]
 _Draw = Callable[[Analysis], list[Picture]]
 
 
-def sections(analysis: Analysis, limits: Limits) -> list[Section]:
-    """All sections after the verdict."""
-    return [_section(analysis, panel(analysis), draw, limits) for panel, draw in _ORDER]
+def sections(analysis: Analysis) -> list[Section]:
+    """All sections after the verdict, whole."""
+    whole = []
+    for panel_of, draw in _ORDER:
+        panel = panel_of(analysis)
+        whole.append(Section(panel, tuple(draw(analysis)) if draw and not panel.empty else (), panel.tables))
+    return whole
 
 
-def _section(analysis: Analysis, panel: Panel, draw: _Draw | None, limits: Limits) -> Section:
-    if panel.empty:
-        return Section(panel)
-    pictures = draw(analysis) if draw else []
+def cut(section: Section, limits: Limits) -> Section:
+    """``section`` within ``limits``."""
     cuts: list[str] = []
-    tables = tuple(_cut(table, limits, cuts) for table in panel.tables)
-    return Section(panel, tuple(pictures), tables, tuple(cuts))
+    tables = tuple(_cut(table, limits, cuts) for table in section.tables)
+    pictures = section.pictures
+    if not limits.values and any(picture.matrix for picture in pictures):
+        pictures = tuple(replace(picture, matrix=None) for picture in pictures)
+        cuts.append("the numbers of the heat map's cells.")
+    return replace(section, pictures=pictures, tables=tables, cuts=tuple(cuts))
 
 
 def _cut(table: Table, limits: Limits, cuts: list[str]) -> Table:
@@ -100,7 +108,10 @@ def _waits(analysis: Analysis) -> list[Picture]:
 
 
 def _edges(analysis: Analysis) -> list[Picture]:
-    return [_amounts(panels_comm.wait_matrix(analysis), "Who waits for whom", duration)]
+    matrix = panels_comm.wait_matrix(analysis)
+    total = len({edge.waiter for edge in analysis.wait_edges} | {edge.late for edge in analysis.wait_edges})
+    title = f"The {len(matrix.rows)} of {total:,} ranks with the most waiting" if len(matrix.rows) < total else ""
+    return [replace(_amounts(matrix, "Who waits for whom", duration), title=title)]
 
 
 def _amounts(matrix: Matrix, label: str, show: Callable[[float], str]) -> Picture:

@@ -87,12 +87,20 @@ def _waits_reading(rows: list[RankWaits]) -> str:
     )
 
 
-def wait_matrix(analysis: Analysis) -> Matrix:
-    """Waiters (rows) by the ranks they waited for (columns), ns per step."""
-    ranks = tuple(sorted({e.waiter for e in analysis.wait_edges} | {e.late for e in analysis.wait_edges}))
+def wait_matrix(analysis: Analysis, most: int = 128) -> Matrix:
+    """Waiters (rows) by the ranks they waited for (columns), ns per step; of many, those with the most waiting."""
+    waited: dict[int, int] = defaultdict(int)
+    caused: dict[int, int] = defaultdict(int)
+    for edge in analysis.wait_edges:
+        waited[edge.waiter] += edge.wait_ns_per_step
+        caused[edge.late] += edge.wait_ns_per_step
+    ranks = sorted(waited.keys() | caused.keys())
+    rows, columns = (
+        tuple(sorted(sorted(ranks, key=lambda rank: (-sums.get(rank, 0), rank))[:most])) for sums in (waited, caused)
+    )
     cells = {(e.waiter, e.late): float(e.wait_ns_per_step) for e in analysis.wait_edges}
-    values = tuple(tuple(None if w == l_ else cells.get((w, l_), 0.0) for l_ in ranks) for w in ranks)
-    return Matrix("waiting rank", "late rank", ranks, ranks, values, "duration")
+    values = tuple(tuple(None if w == l_ else cells.get((w, l_), 0.0) for l_ in columns) for w in rows)
+    return Matrix("waiting rank", "late rank", rows, columns, values, "duration")
 
 
 def edges_panel(analysis: Analysis) -> Panel:

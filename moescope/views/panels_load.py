@@ -38,16 +38,29 @@ def rank_matrix(load: Load) -> Matrix:
     return Matrix("layer", "rank", tuple(layer.layer for layer in load.layers), load.ranks, values, "factor")
 
 
-def interval_matrix(load: Load) -> Matrix | None:
-    """Layers (rows) by step and microbatch (columns): MaxVio of ranks in each short interval."""
+def interval_matrix(load: Load, most: int = 240) -> Matrix | None:
+    """Layers (rows) by step and microbatch (columns): MaxVio of ranks in each short interval.
+
+    Beyond ``most`` columns, neighbours share one that shows their maximum, so that no bad interval disappears.
+    """
     if not load.intervals:
         return None
-    columns = sorted({(i.step, i.microbatch) for i in load.intervals})
+    times = sorted({(i.step, i.microbatch) for i in load.intervals})
     layers = sorted({i.layer for i in load.intervals})
-    cells = {(i.layer, i.step, i.microbatch): i.maxvio_rank for i in load.intervals}
-    values = tuple(tuple(cells.get((layer, *column)) for column in columns) for layer in layers)
-    names = tuple(f"{step}.{microbatch}" for step, microbatch in columns)
-    return Matrix("layer", "step.microbatch", tuple(layers), names, values, "ratio")
+    width = -(-len(times) // most)
+    column = {time: index // width for index, time in enumerate(times)}
+    names = tuple(_span(times[i : i + width]) for i in range(0, len(times), width))
+    cells: list[list[float | None]] = [[None] * len(names) for _ in layers]
+    row = {layer: index for index, layer in enumerate(layers)}
+    for i in load.intervals:
+        r, c = row[i.layer], column[i.step, i.microbatch]
+        cells[r][c] = max(cells[r][c] or 0.0, i.maxvio_rank)
+    return Matrix("layer", "step.microbatch", tuple(layers), names, tuple(tuple(line) for line in cells), "ratio")
+
+
+def _span(times: list[tuple[int, int]]) -> str:
+    first, last = (f"{step}.{microbatch}" for step, microbatch in (times[0], times[-1]))
+    return first if len(times) == 1 else f"{first}–{last}"
 
 
 def expert_panel(analysis: Analysis) -> Panel:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moescope.views import palette
-from moescope.views.model import Analysis
+from moescope.views.model import Analysis, RankStep
 from moescope.views.panels import Cell, Column, Empty, Panel, Table, mean, step_ns
 from moescope.views.text import duration, percent, plural, ranges, ratio, significant
 
@@ -31,15 +32,21 @@ class RankParts:
 
 def rank_parts(analysis: Analysis, step: int | None = None) -> list[RankParts]:
     """Mean parts per rank over all profiled steps, or those of one ``step``."""
-    chosen = [r for r in analysis.ranks if step is None or r.step == step]
-    result = []
-    for rank in sorted({r.rank for r in chosen}):
-        mine = [r for r in chosen if r.rank == rank]
-        names = sorted({part for r in mine for part in r.parts_ns})
-        parts = {name: mean(r.parts_ns.get(name, 0) for r in mine) for name in names}
-        window = mean(r.window_ns for r in mine)
-        result.append(RankParts(rank, mine[0].host, mine[0].device, window, parts, palette.grouped(parts)))
-    return result
+    by_rank: dict[int, list[RankStep]] = defaultdict(list)
+    for row in analysis.ranks:
+        if step is None or row.step == step:
+            by_rank[row.rank].append(row)
+    return [_mean_parts(by_rank[rank]) for rank in sorted(by_rank)]
+
+
+def _mean_parts(steps: list[RankStep]) -> RankParts:
+    sums: dict[str, float] = defaultdict(float)
+    for row in steps:
+        for part, value in row.parts_ns.items():
+            sums[part] += value
+    parts = {part: sums[part] / len(steps) for part in sorted(sums)}
+    first, window = steps[0], mean(row.window_ns for row in steps)
+    return RankParts(first.rank, first.host, first.device, window, parts, palette.grouped(parts))
 
 
 def used_groups(rows: list[RankParts]) -> list[palette.PartGroup]:
@@ -98,11 +105,13 @@ def causes_panel(analysis: Analysis) -> Panel:
         Column("cost per step", "duration"),
         Column("of the step", "percent"),
         Column("uncertainty", "duration"),
+        Column("waits charged, all ranks", "duration"),
     )
     rows = tuple(
-        (c.cause.replace("_", " "), c.rank, c.layer, c.cost_ns_per_step, c.share_of_step, c.uncertainty_ns)
+        (c.cause.replace("_", " "), c.rank, c.layer, c.cost_ns_per_step, c.share_of_step, c.uncertainty_ns,
+         c.charged_wait_ns_per_step)
         for c in causes
-    )
+    )  # fmt: skip
     first = causes[0]
     where = "" if first.rank is None else f" of rank {first.rank}"
     where += "" if first.layer is None else f" in layer {first.layer}"

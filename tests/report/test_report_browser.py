@@ -1,0 +1,59 @@
+"""The report in a browser, opened from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_fixture import bare, example
+from browser_support import chromium_page, needs_chromium
+
+from moescope.report import write_report
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_opens_with_one_request_and_no_complaint(tmp_path: Path, dark: bool) -> None:
+    for name, analysis in (("hostile", example()), ("bare", bare())):
+        write_report(analysis, tmp_path / f"{name}.html", hide_names=False)
+        with chromium_page(dark=dark) as watched:
+            watched.page.goto((tmp_path / f"{name}.html").as_uri())
+            assert watched.page.locator("h2").first.inner_text() == "Verdict"
+            assert watched.page.evaluate("document.documentElement.scrollWidth") == 1280
+            background = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert background == ("rgb(23, 27, 33)" if dark else "rgb(255, 255, 255)")
+            assert len(watched.requests) == 1
+            assert watched.complaints == []
+
+
+def test_reader_follows_evidence_sorts_a_table_and_switches_theme(tmp_path: Path) -> None:
+    write_report(example(hostile=False), tmp_path / "r.html")
+    with chromium_page() as watched:
+        page = watched.page
+        page.goto((tmp_path / "r.html").as_uri())
+        page.locator(".finding a").first.click()
+        assert page.url.endswith("#ranks")
+        page.locator("#edges summary").click()
+        first = page.locator("#edges-edges tbody tr").first
+        page.locator("#edges-edges th").nth(0).click()
+        assert first.locator("td").nth(0).inner_text() == "3"
+        page.locator("#edges-edges th").nth(0).click()
+        assert first.locator("td").nth(0).inner_text() == "0"
+        page.locator("#ranks .hit").scroll_into_view_if_needed()
+        box = page.locator("#ranks .hit").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.9)
+        assert page.locator("#tip").inner_text() == "layer 3, rank 2: 1.99×"
+        page.locator("#theme").click()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert watched.complaints == []
+
+
+def test_prints_light_without_controls(tmp_path: Path) -> None:
+    write_report(example(hostile=False), tmp_path / "r.html")
+    with chromium_page(dark=True) as watched:
+        watched.page.goto((tmp_path / "r.html").as_uri())
+        watched.page.emulate_media(media="print")
+        assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not watched.page.locator("#theme").is_visible()
+        assert watched.page.locator("#parts svg").is_visible()
