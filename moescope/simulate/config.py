@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from moescope.errors import MoescopeError
-from moescope.simulate.faults import Fault
+from moescope.simulate.faults import Fault, TinyExperts
 
 
 class ConfigError(MoescopeError):
@@ -91,6 +94,8 @@ class SimConfig:
     """Spread of the experts' popularity in a well balanced run (sigma of its logarithm)."""
     hooks: bool = True
     """Write ``moescope::`` ranges and telemetry, as a run with the hooks does."""
+    measured_clock: bool = True
+    """With the hooks: write the clock offsets that they measure between hosts."""
     name: str = "simulated"
     model: Model = field(default_factory=Model)
     device: Device = field(default_factory=Device)
@@ -104,8 +109,10 @@ class SimConfig:
         if self.ranks % self.ep:
             raise ConfigError(f"ep_size {self.ep} must divide ranks {self.ranks}")
         if self.model.num_experts % self.ep:
-            raise ConfigError(f"ep_size {self.ep} must divide the {self.model.num_experts} experts",
-                              hint="choose an ep_size or a number of experts that fits")
+            raise ConfigError(
+                f"ep_size {self.ep} must divide the {self.model.num_experts} experts",
+                hint="choose an ep_size or a number of experts that fits",
+            )
         if not 0 <= self.model.num_dense_layers < self.model.num_layers:
             raise ConfigError("num_dense_layers must leave at least one mixture-of-experts layer")
         for fault in self.faults:
@@ -117,6 +124,16 @@ class SimConfig:
         return self.ep_size if self.ep_size is not None else min(self.ranks, 16)
 
     @property
+    def num_experts(self) -> int:
+        """Experts in one layer, multiplied where they are made tiny."""
+        return self.model.num_experts * self.split_experts(self.faults)
+
+    @staticmethod
+    def split_experts(faults: Sequence[Fault]) -> int:
+        """Into how many each expert is split under ``faults``."""
+        return prod(fault.factor for fault in faults if isinstance(fault, TinyExperts))
+
+    @property
     def num_hosts(self) -> int:
         """Hosts that the ranks fill."""
         return -(-self.ranks // self.ranks_per_host)
@@ -125,6 +142,22 @@ class SimConfig:
         """Which host a rank runs on."""
         return rank // self.ranks_per_host
 
+    def arguments(self) -> list[str]:
+        """The options of ``moescope simulate`` that give this run."""
+        found = [f"--{name.replace('_', '-')}={value}" for name, value in _changed(self).items() if name in OPTIONS]
+        found += [f"--fault={fault.describe()}" for fault in self.faults]
+        return found
+
     def host_name(self, host: int) -> str:
         """Name of a host as the traces record it."""
         return f"node{host}"
+
+
+OPTIONS = ("ranks", "ranks_per_host", "ep_size", "steps", "microbatches", "tokens", "seed")
+"""Fields that the command line sets by options of the same name."""
+
+
+def _changed(config: SimConfig) -> dict[str, object]:
+    """Fields that differ from their defaults."""
+    plain = {f.name: f.default for f in dataclasses.fields(SimConfig) if f.default is not dataclasses.MISSING}
+    return {name: getattr(config, name) for name, default in plain.items() if getattr(config, name) != default}

@@ -18,6 +18,7 @@ FloatArray = NDArray[np.float64]
 
 TILE_M = 128
 TILE_N = 128
+STEP_K = 64
 ITEM_BYTES = 2
 """bfloat16."""
 
@@ -33,16 +34,14 @@ def grouped_gemm_ns(rows: ArrayLike, n: int, k: int, device: Device) -> FloatArr
 def grouped_weight_gemm_ns(rows: ArrayLike, n: int, k: int, device: Device) -> FloatArray:
     """Time of the weight gradients ``[k, rows_e] x [rows_e, n]`` over all experts; ``rows`` is [..., experts].
 
-    The tiles are of the weight, so their number is fixed; rows are padded to a multiple of 64 per step of the sum.
+    The tiles are the weight's; each sums over the expert's rows, padded to whole steps of the sum.
     """
     rows_array = np.asarray(rows, dtype=np.int64)
-    depth = (-(-rows_array // 64)).sum(-1) * 64
-    tiles_each = -(-n // TILE_N) * -(-k // TILE_M)
-    per_unit = 2.0 * TILE_M * TILE_N / (device.peak_flops_per_ns * device.gemm_efficiency / device.num_sms)
-    waves_share = np.maximum(tiles_each * rows_array.shape[-1] / device.num_sms, 1.0)
-    busy = depth / rows_array.shape[-1] * per_unit * waves_share
+    depth = (-(-rows_array // STEP_K) * STEP_K).sum(-1)
+    tiles = -(-n // TILE_N) * -(-k // TILE_M)
     moved = (rows_array.sum(-1) * (n + k) + rows_array.shape[-1] * n * k) * ITEM_BYTES
-    return np.maximum(busy, moved / device.memory_bytes_per_ns) + device.kernel_overhead_ns
+    busy = tiles * depth * _tile_ns_per_k(device) / device.num_sms
+    return _at_least(busy, moved, device)
 
 
 def gemm_ns(m: int, n: int, k: int, device: Device) -> float:
@@ -53,9 +52,19 @@ def gemm_ns(m: int, n: int, k: int, device: Device) -> float:
 
 
 def _gemm_ns(tiles: NDArray[np.int64], k: int, moved: NDArray[np.int64], device: Device) -> FloatArray:
-    tile_ns = 2.0 * TILE_M * TILE_N * k / (device.peak_flops_per_ns * device.gemm_efficiency / device.num_sms)
     waves = -(-tiles // device.num_sms)
-    return np.maximum(waves * tile_ns, moved / device.memory_bytes_per_ns) + device.kernel_overhead_ns
+    return _at_least(waves * k * _tile_ns_per_k(device), moved, device)
+
+
+def _tile_ns_per_k(device: Device) -> float:
+    """Time that one multiprocessor takes for one tile, per element of the sum."""
+    return 2.0 * TILE_M * TILE_N * device.num_sms / (device.peak_flops_per_ns * device.gemm_efficiency)
+
+
+def _at_least(busy_ns: ArrayLike, moved_bytes: ArrayLike, device: Device) -> FloatArray:
+    """The longer of computing and moving, and the kernel's overhead."""
+    moving = np.asarray(moved_bytes, dtype=np.float64) / device.memory_bytes_per_ns
+    return np.asarray(np.maximum(busy_ns, moving) + device.kernel_overhead_ns, dtype=np.float64)
 
 
 def attention_ns(tokens: int, sequence: int, hidden: int, device: Device) -> float:
@@ -66,4 +75,4 @@ def attention_ns(tokens: int, sequence: int, hidden: int, device: Device) -> flo
 
 def memory_bound_ns(moved_bytes: ArrayLike, device: Device) -> FloatArray:
     """Time of a kernel that streams so many bytes."""
-    return np.asarray(moved_bytes, dtype=np.float64) / device.memory_bytes_per_ns + device.kernel_overhead_ns
+    return _at_least(0.0, moved_bytes, device)

@@ -2,71 +2,50 @@
 
 The programs of the ranks are the same, so the events are simulated in program order with vectors over
 [scenarios, ranks] as state: when each CPU thread is free, when each stream is. Only collectives couple ranks.
+Times are nanoseconds of true time since the start of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moescope.simulate.config import SimConfig
-from moescope.simulate.network import Tier, exchange_ends
-from moescope.simulate.program import Exchange, HostWork, Kernel, Op, Program, ReadBack, Reduce, Upload
+from moescope.simulate.fabric import Fabric
+from moescope.simulate.groups import groups_of
+from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Program, Reduce
 from moescope.simulate.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _ENGINE = 2
+_HOST_FAULTS = 6
 _QUEUE = 1024
 """Launches that the driver accepts ahead of the device."""
 _GAP_NS = 2_500.0
 """Python between two operations."""
-_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, ReadBack: 14_000.0, Upload: 14_000.0, HostWork: 0.0}
+_HOST_NOISE = 0.12
+"""Spread of CPU times (sigma of their logarithm)."""
+_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, Copy: 14_000.0, HostWork: 0.0, Join: 3_000.0}
 _LAUNCH_SHARE = 0.4
-LAUNCH_CALL_NS = 3_600.0
+"""How far into an operation the launch is."""
 _LAUNCH_LATENCY_NS = 4_600.0
 _STREAM_GAP_NS = 900.0
+_COPY_NS = 1_500.0
+_COPY_BYTES_PER_NS = 25.0
 _SYNC_NS = 2_500.0
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Process groups of one kind: ``members[g]`` are the ranks of group g."""
-
-    name: str
-    members: IntArray
-    """[groups, size]."""
-
-    def gather(self, values: FloatArray) -> FloatArray:
-        """[scenarios, ranks] -> [scenarios, groups, size]."""
-        return values[:, self.members]
-
-    def scatter(self, values: FloatArray) -> FloatArray:
-        """[scenarios, groups, size] -> [scenarios, ranks]."""
-        out = np.empty((values.shape[0], self.members.size))
-        out[:, self.members] = values
-        return out
-
-
-def groups_of(config: SimConfig) -> dict[str, Groups]:
-    """``world``, ``ep`` (consecutive ranks) and ``edp`` (ranks that hold the same experts)."""
-    ranks = np.arange(config.ranks)
-    ep = ranks.reshape(-1, config.ep)
-    return {"world": Groups("world", ranks[None]), "ep": Groups("ep", ep), "edp": Groups("edp", ep.T.copy())}
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
-    """When one operation ran, in the run itself (scenario 0); true time, ns, [ranks]."""
+    """When one operation ran in the run itself (scenario 0), [ranks]."""
 
     op: Op
     step: int
-    autograd: bool
     cpu_start: IntArray
     cpu_end: IntArray
     launch: IntArray
@@ -74,146 +53,153 @@ class Record:
     """On the device."""
     end: IntArray
     together: FloatArray | None = None
-    """How long a collective would have taken had all arrived at once, [ranks]."""
+    """How long a collective would have taken had all arrived at once."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What :func:`execute` yields."""
+    """What the simulation yields."""
 
     records: list[Record] = field(default_factory=list)
     step_starts: list[FloatArray] = field(default_factory=list)
-    """[scenarios, ranks] per step, and the end of the last one."""
+    """[scenarios, ranks] for each step, and the end of the last one."""
 
 
-@dataclass(slots=True)
-class _State:
-    cpu: FloatArray
-    compute: FloatArray
-    comm: dict[str, FloatArray]
-    queue: list[FloatArray]
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """One operation's random numbers, [ranks]; ``late`` is [scenarios, ranks]."""
+
+    host: FloatArray
+    """Factor on CPU times."""
+    late: FloatArray | float
+    """Additional CPU time of faults."""
+    speed: FloatArray
+    """Factor on device times."""
+
+
+def _integers(times: FloatArray) -> IntArray:
+    """The run's own times as integers."""
+    return np.rint(times[0]).astype(np.int64)
 
 
 class Engine:
     """The state of all ranks, and how operations change it."""
 
-    def __init__(self, config: SimConfig, scenarios: tuple[Scenario, ...]):
+    def __init__(self, config: SimConfig, scenarios: Sequence[Scenario]):
         shape = (len(scenarios), config.ranks)
         self.config, self.scenarios = config, scenarios
         self.groups = groups_of(config)
-        zeros = np.zeros(shape)
-        self.state = _State(zeros.copy(), zeros.copy(), {g: zeros.copy() for g in self.groups}, [])
+        self.fabric = Fabric(config, self.groups, scenarios)
         self.run = Run()
-        hosts = np.arange(config.ranks) // config.ranks_per_host
-        self._same_host = hosts[:, None] == hosts[None, :]
+        self._cpu, self._compute = np.zeros(shape), np.zeros(shape)
+        self._comm = {kind: np.zeros(shape) for kind in self.groups}
+        self._queue: list[FloatArray] = []
+        self._pending: dict[int, FloatArray] = {}
 
     def execute(self, program: Program, step: int) -> None:
         """Run one step."""
         rng = np.random.default_rng([self.config.seed, _ENGINE, step])
-        host = np.exp(0.12 * rng.standard_normal((len(program.ops), self.config.ranks)))
-        speed = 1 + self.config.kernel_noise * rng.standard_normal((len(program.ops), self.config.ranks))
-        self.run.step_starts.append(self.state.cpu.copy())
+        shape = (len(program.ops), self.config.ranks)
+        host = np.exp(_HOST_NOISE * rng.standard_normal(shape))
+        speed = 1 + self.config.kernel_noise * rng.standard_normal(shape)
+        extra = self._host_extra(shape, step)
+        self.run.step_starts.append(self._cpu.copy())
         for index, op in enumerate(program.ops):
-            self._issue(op, step, program.autograd[index], host[index], speed[index], rng)
+            late = 0.0 if extra is None else extra[index]
+            self._issue(op, step, _Draws(host[index], late, speed[index]), rng)
+        self._queue = self._queue[-_QUEUE:]
 
     def finish(self) -> Run:
         """Close the last step."""
-        self.run.step_starts.append(self.state.cpu.copy())
+        self.run.step_starts.append(self._cpu.copy())
         return self.run
 
-    def _issue(self, op: Op, step: int, autograd: bool, host: FloatArray, speed: FloatArray, rng: np.random.Generator) -> None:
-        state = self.state
-        cpu_start = state.cpu + _GAP_NS * host
-        cpu_time = _CPU_NS[type(op)] * host + (op.duration_ns if isinstance(op, HostWork) else 0.0)
+    def _host_extra(self, shape: tuple[int, int], step: int) -> FloatArray | None:
+        """Additional CPU time of faults, [operations, scenarios, ranks]."""
+        total: FloatArray | None = None
+        for index, fault in enumerate(self.config.faults):
+            extra = fault.host_extra_ns(shape, np.random.default_rng([self.config.seed, _HOST_FAULTS, index, step]))
+            if extra is not None:
+                present = np.array([float(fault in s.faults) for s in self.scenarios])
+                here = present[None, :, None] * extra[:, None, :]
+                total = here if total is None else total + here
+        return total
+
+    def _issue(self, op: Op, step: int, draws: _Draws, rng: np.random.Generator) -> None:
+        cpu_start = self._cpu + _GAP_NS * draws.host
+        cpu_time = _CPU_NS[type(op)] * draws.host
+        if isinstance(op, HostWork):
+            cpu_start, cpu_time = self._host_work(op, cpu_start)
+        cpu_time = cpu_time + draws.late
         launch = cpu_start + _LAUNCH_SHARE * cpu_time
-        if len(state.queue) >= _QUEUE and not isinstance(op, HostWork):
-            launch = np.maximum(launch, state.queue[-_QUEUE])
+        device = not isinstance(op, HostWork | Join)
+        if device and len(self._queue) >= _QUEUE:
+            launch = np.maximum(launch, self._queue[-_QUEUE])
         cpu_end = launch + (1 - _LAUNCH_SHARE) * cpu_time
-        together = None
+        start, end, together = self._on_device(op, launch, draws.speed, rng)
+        if device:
+            self._queue.append(start)
+        if isinstance(op, Copy) and op.to_host:
+            cpu_end = np.maximum(cpu_end, end + _SYNC_NS * draws.host)
+        self._cpu = cpu_end
+        cpu = _integers(cpu_start), _integers(cpu_end), _integers(launch)
+        self.run.records.append(Record(op, step, *cpu, _integers(start), _integers(end), together))
+
+    def _host_work(self, op: HostWork, cpu_start: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Start and length; one with runtime calls waits until the device is idle."""
+        length = np.broadcast_to(np.asarray(op.duration_ns, dtype=np.float64), cpu_start.shape)
+        if op.calls:
+            idle = np.maximum(self._compute, np.maximum.reduce(list(self._comm.values())))
+            cpu_start = np.where(length > 0, np.maximum(cpu_start, idle), cpu_start)
+        return cpu_start, length
+
+    def _on_device(
+        self, op: Op, launch: FloatArray, speed: FloatArray, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+        """Start and end on the device, and how long a collective takes when all arrive at once."""
         arrive = launch + _LAUNCH_LATENCY_NS
         match op:
             case Kernel():
-                start = np.maximum(arrive, state.compute + _STREAM_GAP_NS)
-                end = start + op.duration_ns * speed * self._compute_scale(step, start)
-                state.compute = end
+                start = np.maximum(arrive, self._compute + _STREAM_GAP_NS)
+                end = start + op.duration_ns * speed * self._compute_scale(start)
+                self._compute = end
+                return start, end, None
+            case Copy():
+                start = np.maximum(arrive, self._compute + _STREAM_GAP_NS)
+                end = start + _COPY_NS * speed + op.num_bytes / _COPY_BYTES_PER_NS
+                self._compute = end
+                return start, end, None
             case Exchange():
-                start, end, together = self._exchange(op, arrive, rng)
+                start = self._ready("ep", arrive)
+                end, together = self.fabric.exchange((op.sent * op.row_bytes).astype(np.float64), start, rng)
+                self._leave("ep", end, blocking=op.blocking)
+                self._pending[id(op)] = end
+                return start, end, together
             case Reduce():
-                start, end, together = self._reduce(op, arrive, rng)
-            case ReadBack() | Upload():
-                start = np.maximum(arrive, state.compute + _STREAM_GAP_NS)
-                end = start + 1_500.0 * speed + op.num_bytes / 25.0
-                state.compute = end
-                if isinstance(op, ReadBack):
-                    cpu_end = np.maximum(cpu_end, end + _SYNC_NS * host)
-            case _:
-                start = end = launch
-        if not isinstance(op, HostWork):
-            state.queue.append(start)
-        state.cpu = cpu_end
-        self.run.records.append(Record(op, step, autograd, *(np.rint(a[0]).astype(np.int64) for a in (cpu_start, cpu_end, launch, start, end)),
-                                       together))
+                start = self._ready(op.group, arrive)
+                end, together = self.fabric.reduce(op, start, rng)
+                self._leave(op.group, end, blocking=True)
+                return start, end, together
+            case Join():
+                self._compute = np.maximum(self._compute, self._pending.pop(id(op.exchange)))
+        return launch, launch, None
 
-    def _compute_scale(self, step: int, start: FloatArray) -> FloatArray:
-        scale = np.ones(start.shape)
+    def _compute_scale(self, start: FloatArray) -> FloatArray | float:
+        scale: FloatArray | None = None
         for index, scenario in enumerate(self.scenarios):
             for fault in scenario.faults:
-                scale[index] *= fault.compute_scale(self.config.ranks, step, start[index])
-        return scale
+                factor = fault.compute_scale(start[index])
+                if factor is not None:
+                    scale = np.ones(start.shape) if scale is None else scale
+                    scale[index] *= factor
+        return 1.0 if scale is None else scale
 
     def _ready(self, group: str, arrive: FloatArray) -> FloatArray:
         """A collective starts when it is launched, its stream is free and the compute before it is done."""
-        return np.maximum(np.maximum(arrive, self.state.comm[group] + _STREAM_GAP_NS), self.state.compute + _STREAM_GAP_NS)
+        free = np.maximum(self._comm[group], self._compute) + _STREAM_GAP_NS
+        return np.rint(np.maximum(arrive, free))
 
-    def _leave(self, group: str, end: FloatArray) -> None:
-        """Later compute waits for the collective."""
-        self.state.comm[group] = end
-        self.state.compute = np.maximum(self.state.compute, end)
-
-    def _exchange(self, op: Exchange, arrive: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        groups, network = self.groups["ep"], self.config.network
-        noise = 1 + network.noise * rng.standard_normal((2, self.config.ranks))
-        jitter = network.exit_jitter_ns * np.abs(rng.standard_normal(self.config.ranks))
-        start = np.rint(self._ready("ep", arrive))
-        sizes = (op.sent * op.row_bytes).astype(np.float64)
-        members = groups.gather(start)
-        batch = np.concatenate([members, np.broadcast_to(members[:1].max(2, keepdims=True), members[:1].shape)])
-        ends = self._fluid(np.concatenate([sizes, sizes[:1]]), batch, noise)
-        end = groups.scatter(ends[:-1]) + jitter
-        alone = groups.scatter(ends[-1:] - batch[-1:])[0] + jitter
-        self._leave("ep", end)
-        return start, end, alone
-
-    def _fluid(self, sizes: FloatArray, arrivals: FloatArray, noise: FloatArray) -> FloatArray:
-        """Leave times [scenarios, groups, n] of the exchanges in all scenarios and groups."""
-        network, groups = self.config.network, self.groups["ep"]
-        scenarios, count, n = arrivals.shape
-        same = self._same_host[groups.members[:, :, None], groups.members[:, None, :]]
-        pairs = np.broadcast_to(same, (scenarios, count, n, n)).reshape(-1, n, n)
-        intra = Tier(pairs, *self._ports(network.intra_bytes_per_ns, noise, scenarios), network.intra_latency_ns)
-        inter = Tier(~pairs, *self._ports(network.inter_bytes_per_ns, noise, scenarios), network.inter_latency_ns)
-        ends = exchange_ends(sizes.reshape(-1, n, n), arrivals.reshape(-1, n), (intra, inter), network.local_bytes_per_ns, network.resolution)
-        return ends.reshape(arrivals.shape)
-
-    def _ports(self, rate: float, noise: FloatArray, scenarios: int) -> Iterable[FloatArray]:
-        members = self.groups["ep"].members
-        for direction in noise:
-            yield np.broadcast_to((rate * direction)[members], (scenarios, *members.shape)).reshape(-1, members.shape[1])
-
-    def _reduce(self, op: Reduce, arrive: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        groups, network = self.groups[op.group], self.config.network
-        jitter = network.exit_jitter_ns * np.abs(rng.standard_normal(self.config.ranks))
-        start = np.rint(self._ready(op.group, arrive))
-        members = groups.members
-        spans_hosts = not self._same_host[members[:, :, None], members[:, None, :]].all()
-        rate = network.inter_bytes_per_ns if spans_hosts else network.intra_bytes_per_ns
-        latency = network.inter_latency_ns if spans_hosts else network.intra_latency_ns
-        passes = 2 if op.collective == "allreduce" else 1
-        n = members.shape[1]
-        moved = passes * (n - 1) / n * op.elements * op.item_bytes
-        duration = (latency + moved / rate) * np.ones(members.shape[0])
-        last = groups.gather(start).max(2)
-        end = groups.scatter(np.broadcast_to((last + duration)[:, :, None], (*last.shape, n))) + jitter
-        alone = groups.scatter(np.broadcast_to(duration[None, :, None], (1, *members.shape)))[0] + jitter
-        self._leave(op.group, end)
-        return start, end, alone
+    def _leave(self, group: str, end: FloatArray, *, blocking: bool) -> None:
+        self._comm[group] = end
+        if blocking:
+            self._compute = np.maximum(self._compute, end)

@@ -1,47 +1,24 @@
-"""Kernels of a decoder layer, forward and backward, as programs of :mod:`moescope.simulate.program`."""
+"""Kernels of a decoder layer, forward and backward, as pieces of a :class:`moescope.simulate.program.Program`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from moescope_hooks.names import RangeName
 from numpy.typing import NDArray
 
 from moescope.simulate import cost
+from moescope.simulate import kernelnames as names
 from moescope.simulate.config import SimConfig
-from moescope.simulate.program import Exchange, Kernel, Op, ReadBack, Reduce, Span
+from moescope.simulate.program import Copy, Exchange, Kernel, Op, Reduce, Shape
 from moescope.simulate.workload import Routing
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 BF16 = "c10::BFloat16"
-
-GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"
-GROUPED = ("void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal"
-           "<cutlass::gemm::GroupProblemShape<cute::tuple<int, int, int> >, cutlass::gemm::collective::CollectiveMma"
-           "<cutlass::gemm::MainloopSm90ArrayTmaGmmaWarpSpecialized<4> > > > >")
-FLASH = ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
-         "cutlass::bfloat16_t> >(pytorch_flash::Flash_fwd_params)")
-FLASH_BACKWARD = ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<pytorch_flash::Flash_bwd_kernel_traits"
-                  "<128, 64, 128, 8, 2, 4, 2, false, false, cutlass::bfloat16_t> >(pytorch_flash::Flash_bwd_params)")
-ADD = ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
-       "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)")
-MUL = ("void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<c10::BFloat16, c10::BFloat16, "
-       "c10::BFloat16, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int, ...)")
-SILU = ("void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::silu_kernel"
-        "(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 2ul> >(int, ...)")
-SILU_BACKWARD = ("void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
-                 "silu_backward_kernel(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 3ul> >(int, ...)")
-NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int, float, ...)"
-NORM_BACKWARD = "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<c10::BFloat16, float, true>(...)"
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, false, false>(float*, float const*, int, int, int)"
-SOFTMAX_BACKWARD = "void (anonymous namespace)::softmax_warp_backward<float, float, float, 6, false, false>(float*, float const*, ...)"
-TOPK = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(at::cuda::detail::TensorInfo<float const, unsigned int>, ...)"
-HISTOGRAM = "void at::native::kernelHistogram1D<long, long, long, 1, 2, -1, at::native::CUDAHistogramMemoryType::SHARED>(...)"
-SORT = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<...>(...)"
-GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
-INDEX_ADD = "void at::native::indexFuncLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(...)"
+ITEM = cost.ITEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +29,88 @@ class Microbatch:
     index: int
     routing: dict[int, list[Routing]]
     """By layer, one routing per scenario."""
-    balanced: tuple[bool, ...]
-    """Scenarios whose expert kernels run as if every rank received the mean."""
+    held: dict[int, list[IntArray]]
+    """By layer and scenario, the rows of each product in the grouped kernels: [ranks, products]."""
 
-    def span(self, phase: str, layer: int | None, *, backward: bool = False) -> Span:
-        return Span(phase, layer, self.index, backward)
+    def span(self, phase: str, layer: int | None, *, backward: bool = False) -> RangeName:
+        """The range that a phase is recorded under."""
+        return RangeName(phase, layer, self.index, backward)
 
-    def kernel(self, span: Span, name: str, kernel: str, nanoseconds: float | FloatArray, *dims: tuple[int | str, ...],
-               rows: IntArray | None = None) -> Kernel:
-        """One compute kernel with bfloat16 inputs."""
-        return Kernel(span, name, kernel, nanoseconds, dims, (BF16,) * len(dims), rows)
+    def received(self, layer: int) -> IntArray:
+        """Rows that each rank received in the run itself, [ranks]."""
+        return self.routing[layer][0].received
 
-    def matmul(self, span: Span, m: int, n: int, k: int) -> Kernel:
-        return self.kernel(span, "aten::mm", GEMM, cost.gemm_ns(m, n, k, self.config.device), (m, k), (k, n))
+    def matmul(self, span: RangeName, m: int, n: int, k: int, *, weight: bool = False) -> Kernel:
+        """One product ``[m, k] x [k, n]``; a ``weight`` gradient goes into memory that exists already."""
+        time = cost.gemm_ns(m, n, k, self.config.device)
+        output = None if weight else (m, n * ITEM)
+        return kernel(span, "aten::mm", names.GEMM, time, (m, k), (k, n), output=output)
 
-    def stream(self, span: Span, name: str, kernel: str, passes: float, width: int) -> Kernel:
+    def stream(self, span: RangeName, name: str, kernel_name: str, passes: float, width: int) -> Kernel:
         """A memory-bound kernel that reads or writes ``passes`` times [tokens, width]."""
         tokens = self.config.tokens
-        moved = passes * tokens * width * cost.ITEM_BYTES
-        return self.kernel(span, name, kernel, float(cost.memory_bound_ns(moved, self.config.device)), (tokens, width))
+        time = float(cost.memory_bound_ns(passes * tokens * width * ITEM, self.config.device))
+        output = None if name.endswith("_") else (tokens, width * ITEM)
+        return kernel(span, name, kernel_name, time, (tokens, width), output=output)
+
+    def per_row(self, span: RangeName, name: str, kernel_name: str, passes: int, width: int) -> Kernel:
+        """A memory-bound kernel over the rows that each rank received."""
+        layer = _layer(span)
+        rows = np.stack([held.sum(-1) for held in self.held[layer]])
+        time = cost.memory_bound_ns(passes * rows * width * ITEM, self.config.device)
+        output = ("R", width * ITEM)
+        return kernel(span, name, kernel_name, time, ("R", width), rows=self.received(layer), output=output)
+
+    def grouped(self, span: RangeName, k: int, n: int) -> Kernel:
+        """All local experts' products ``[rows, k] x [k, n]`` in one kernel."""
+        layer, local = _layer(span), self.config.num_experts // self.config.ep
+        time = np.stack([cost.grouped_gemm_ns(rows, n, k, self.config.device) for rows in self.held[layer]])
+        return Kernel(
+            name="aten::_grouped_mm", span=span, autograd=span.backward, kernel=names.GROUPED, duration_ns=time,
+            dims=(("R", k), (local, k, n), (local,), (), ()), types=(BF16, BF16, "int", "", ""),
+            rows=self.received(layer), output=("R", n * ITEM), kept=not span.backward,
+        )  # fmt: skip
+
+    def grouped_weights(self, span: RangeName, k: int, n: int) -> Kernel:
+        """All local experts' weight gradients ``[k, rows] x [rows, n]`` in one kernel."""
+        layer, local = _layer(span), self.config.num_experts // self.config.ep
+        time = np.stack([cost.grouped_weight_gemm_ns(rows, n, k, self.config.device) for rows in self.held[layer]])
+        return Kernel(
+            name="aten::_grouped_mm", span=span, autograd=span.backward, kernel=names.GROUPED, duration_ns=time,
+            dims=((k, "R"), ("R", n), (local,), (), ()), types=(BF16, BF16, "int", "", ""), rows=self.received(layer),
+        )  # fmt: skip
+
+    def exchange(self, phase: str, layer: int, *, backward: bool = False) -> Exchange:
+        """Dispatch sends rows to the experts, combine sends them back; gradients go the other way round."""
+        to_experts = (phase == "dispatch") != backward
+        sent = np.stack([r.sent if to_experts else r.sent.swapaxes(1, 2) for r in self.routing[layer]])
+        hidden = self.config.model.hidden
+        return Exchange(
+            name="c10d::alltoall_base_", span=self.span(phase, layer, backward=backward), autograd=backward, sent=sent,
+            row_elements=hidden, row_bytes=hidden * ITEM, kept=not backward,
+        )  # fmt: skip
+
+
+def kernel(
+    span: RangeName,
+    name: str,
+    kernel_name: str,
+    nanoseconds: float | FloatArray,
+    *dims: Shape,
+    rows: IntArray | None = None,
+    output: tuple[int | str, int] | None = None,
+) -> Kernel:
+    """One compute kernel with bfloat16 inputs; what the forward pass writes is kept for the backward pass."""
+    return Kernel(
+        name=name, span=span, autograd=span.backward, kernel=kernel_name, duration_ns=nanoseconds, dims=dims,
+        types=(BF16,) * len(dims), rows=rows, output=output, kept=not span.backward,
+    )  # fmt: skip
+
+
+def _layer(span: RangeName) -> int:
+    if span.layer is None:
+        raise ValueError(f"{span.phase} belongs to no layer")
+    return span.layer
 
 
 def attention(mb: Microbatch, layer: int) -> list[Op]:
@@ -78,27 +118,29 @@ def attention(mb: Microbatch, layer: int) -> list[Op]:
     span, tokens, hidden = mb.span("attention", layer), mb.config.tokens, mb.config.model.hidden
     flash = cost.attention_ns(tokens, mb.config.model.sequence, hidden, mb.config.device)
     return [
-        mb.stream(span, "aten::_fused_rms_norm", NORM, 2, hidden),
+        mb.stream(span, "aten::_fused_rms_norm", names.NORM, 2, hidden),
         mb.matmul(span, tokens, 3 * hidden, hidden),
-        mb.kernel(span, "aten::_flash_attention_forward", FLASH, flash, (tokens, hidden), (tokens, hidden), (tokens, hidden)),
+        kernel(span, "aten::_flash_attention_forward", names.FLASH, flash, *((tokens, hidden),) * 3,
+               output=(tokens, hidden * ITEM)),
         mb.matmul(span, tokens, hidden, hidden),
-        mb.stream(span, "aten::add", ADD, 3, hidden),
-    ]
+        mb.stream(span, "aten::add", names.ADD, 3, hidden),
+    ]  # fmt: skip
 
 
 def attention_backward(mb: Microbatch, layer: int) -> list[Op]:
-    """Two products for each forward one; flash attention costs two and a half times its forward."""
+    """Two products for each forward one; flash attention takes two and a half times its forward time."""
     span, tokens, hidden = mb.span("attention", layer, backward=True), mb.config.tokens, mb.config.model.hidden
     flash = 2.5 * cost.attention_ns(tokens, mb.config.model.sequence, hidden, mb.config.device)
     return [
         mb.matmul(span, tokens, hidden, hidden),
-        mb.matmul(span, hidden, hidden, tokens),
-        mb.kernel(span, "aten::_flash_attention_backward", FLASH_BACKWARD, flash, (tokens, hidden), (tokens, hidden)),
+        mb.matmul(span, hidden, hidden, tokens, weight=True),
+        kernel(span, "aten::_flash_attention_backward", names.FLASH_BACKWARD, flash, *((tokens, hidden),) * 4,
+               output=(tokens, 3 * hidden * ITEM)),
         mb.matmul(span, tokens, hidden, 3 * hidden),
-        mb.matmul(span, 3 * hidden, hidden, tokens),
-        mb.stream(span, "aten::_fused_rms_norm_backward", NORM_BACKWARD, 4, hidden),
-        mb.stream(span, "aten::add_", ADD, 3, hidden),
-    ]
+        mb.matmul(span, 3 * hidden, hidden, tokens, weight=True),
+        mb.stream(span, "aten::_fused_rms_norm_backward", names.NORM_BACKWARD, 4, hidden),
+        mb.stream(span, "aten::add_", names.ADD, 3, hidden),
+    ]  # fmt: skip
 
 
 def dense(mb: Microbatch, layer: int) -> list[Op]:
@@ -106,8 +148,8 @@ def dense(mb: Microbatch, layer: int) -> list[Op]:
     span, tokens, model = mb.span("dense", layer), mb.config.tokens, mb.config.model
     return [
         mb.matmul(span, tokens, 2 * model.dense_hidden, model.hidden),
-        mb.stream(span, "aten::silu", SILU, 2, model.dense_hidden),
-        mb.stream(span, "aten::mul", MUL, 3, model.dense_hidden),
+        mb.stream(span, "aten::silu", names.SILU, 2, model.dense_hidden),
+        mb.stream(span, "aten::mul", names.MUL, 3, model.dense_hidden),
         mb.matmul(span, tokens, model.hidden, model.dense_hidden),
     ]
 
@@ -117,117 +159,84 @@ def dense_backward(mb: Microbatch, layer: int) -> list[Op]:
     span, tokens, model = mb.span("dense", layer, backward=True), mb.config.tokens, mb.config.model
     return [
         mb.matmul(span, tokens, model.dense_hidden, model.hidden),
-        mb.matmul(span, model.dense_hidden, model.hidden, tokens),
-        mb.stream(span, "aten::mul", MUL, 5, model.dense_hidden),
-        mb.stream(span, "aten::silu_backward", SILU_BACKWARD, 3, model.dense_hidden),
+        mb.matmul(span, model.dense_hidden, model.hidden, tokens, weight=True),
+        mb.stream(span, "aten::mul", names.MUL, 5, model.dense_hidden),
+        mb.stream(span, "aten::silu_backward", names.SILU_BACKWARD, 3, model.dense_hidden),
         mb.matmul(span, tokens, model.hidden, 2 * model.dense_hidden),
-        mb.matmul(span, model.hidden, 2 * model.dense_hidden, tokens),
+        mb.matmul(span, model.hidden, 2 * model.dense_hidden, tokens, weight=True),
     ]
 
 
-def moe(mb: Microbatch, layer: int) -> list[Op]:
-    """Router, exchange of counts, dispatch, experts, combine."""
-    config, model = mb.config, mb.config.model
-    router, counts = mb.span("router", layer), mb.span("counts", layer)
-    permute, unpermute = mb.span("permute", layer), mb.span("unpermute", layer)
-    selections = model.top_k * model.hidden
-    return [
-        mb.stream(router, "aten::_fused_rms_norm", NORM, 2, model.hidden),
-        mb.matmul(router, config.tokens, model.num_experts, model.hidden),
-        mb.stream(router, "aten::_softmax", SOFTMAX, 4, model.num_experts),
-        mb.stream(router, "aten::topk", TOPK, 8, model.num_experts),
-        mb.stream(counts, "aten::histc", HISTOGRAM, 4, model.top_k),
-        Reduce(counts, "c10d::alltoall_base_", "all_to_all", "ep", model.num_experts, "Long", 8),
-        ReadBack(counts, "aten::copy_", 8 * 2 * config.ep),
-        mb.stream(permute, "aten::sort", SORT, 16, model.top_k),
-        mb.stream(permute, "aten::index", GATHER, 2, selections),
-        exchange(mb, layer, "dispatch"),
-        _per_row(mb, mb.span("permute", layer), layer, "aten::index", GATHER, 2 * model.hidden),
-        *experts(mb, layer),
-        _per_row(mb, mb.span("unpermute", layer), layer, "aten::index", GATHER, 2 * model.hidden),
-        exchange(mb, layer, "combine"),
-        mb.stream(unpermute, "aten::index_add_", INDEX_ADD, 2, selections),
-        mb.stream(unpermute, "aten::add", ADD, 3, model.hidden),
-    ]
-
-
-def moe_backward(mb: Microbatch, layer: int) -> list[Op]:
-    """Backward of :func:`moe`: gradients take the dispatch's way to the experts and the combine's way back."""
+def moe_before(mb: Microbatch, layer: int) -> list[Op]:
+    """Router, exchange of counts, rows put in the order of their experts: all up to the dispatch."""
     model = mb.config.model
-    router = mb.span("router", layer, backward=True)
-    permute, unpermute = mb.span("permute", layer, backward=True), mb.span("unpermute", layer, backward=True)
-    selections = model.top_k * model.hidden
+    router, counts, permute = (mb.span(phase, layer) for phase in ("router", "counts", "permute"))
     return [
-        mb.stream(unpermute, "aten::index", GATHER, 2, selections),
-        exchange(mb, layer, "combine", backward=True),
-        _per_row(mb, unpermute, layer, "aten::index", GATHER, 2 * model.hidden),
-        *experts_backward(mb, layer),
-        _per_row(mb, permute, layer, "aten::index", GATHER, 2 * model.hidden),
-        exchange(mb, layer, "dispatch", backward=True),
-        mb.stream(permute, "aten::index_add_", INDEX_ADD, 2, selections),
-        mb.stream(router, "aten::_softmax_backward_data", SOFTMAX_BACKWARD, 6, model.num_experts),
-        mb.matmul(router, mb.config.tokens, model.hidden, model.num_experts),
-        mb.matmul(router, model.num_experts, model.hidden, mb.config.tokens),
-        mb.stream(router, "aten::_fused_rms_norm_backward", NORM_BACKWARD, 4, model.hidden),
+        mb.stream(router, "aten::_fused_rms_norm", names.NORM, 2, model.hidden),
+        mb.matmul(router, mb.config.tokens, mb.config.num_experts, model.hidden),
+        mb.stream(router, "aten::_softmax", names.SOFTMAX, 4, mb.config.num_experts),
+        mb.stream(router, "aten::topk", names.TOPK, 8, mb.config.num_experts),
+        mb.stream(counts, "aten::histc", names.HISTOGRAM, 4, model.top_k),
+        Reduce(name="c10d::alltoall_base_", span=counts, collective="all_to_all", group="ep",
+               elements=mb.config.num_experts, dtype="Long", item_bytes=8),
+        Copy(name="aten::copy_", span=counts, num_bytes=16 * mb.config.ep, to_host=True),
+        mb.stream(permute, "aten::sort", names.SORT, 16, model.top_k),
+        mb.stream(permute, "aten::index", names.GATHER, 2, model.top_k * model.hidden),
+    ]  # fmt: skip
+
+
+def moe_experts(mb: Microbatch, layer: int) -> list[Op]:
+    """What lies between dispatch and combine: two grouped products with a gate between."""
+    model, span = mb.config.model, mb.span("experts", layer)
+    return [
+        mb.per_row(mb.span("permute", layer), "aten::index", names.GATHER, 2, model.hidden),
+        mb.grouped(span, model.hidden, 2 * model.expert_hidden),
+        mb.per_row(span, "aten::silu", names.SILU, 2, model.expert_hidden),
+        mb.per_row(span, "aten::mul", names.MUL, 3, model.expert_hidden),
+        mb.grouped(span, model.expert_hidden, model.hidden),
+        mb.per_row(mb.span("unpermute", layer), "aten::index", names.GATHER, 2, model.hidden),
     ]
 
 
-def exchange(mb: Microbatch, layer: int, phase: str, *, backward: bool = False) -> Exchange:
-    """Dispatch sends rows to the experts, combine sends them back; backward the other way round."""
-    to_experts = (phase == "dispatch") != backward
-    sent = np.stack([r.sent if to_experts else r.sent.swapaxes(1, 2) for r in mb.routing[layer]])
-    hidden = mb.config.model.hidden
-    return Exchange(mb.span(phase, layer, backward=backward), "c10d::alltoall_base_", sent, hidden * cost.ITEM_BYTES, hidden, phase)
-
-
-def experts(mb: Microbatch, layer: int) -> list[Op]:
-    """Two grouped products with a gate between."""
-    model, span, rows = mb.config.model, mb.span("experts", layer), mb.routing[layer][0].received
+def moe_after(mb: Microbatch, layer: int) -> list[Op]:
+    """Weighted sum of the experts' outputs, residual."""
+    model, span = mb.config.model, mb.span("unpermute", layer)
     return [
-        _grouped(mb, span, layer, model.hidden, 2 * model.expert_hidden),
-        _per_row(mb, span, layer, "aten::silu", SILU, 2 * model.expert_hidden, rows),
-        _per_row(mb, span, layer, "aten::mul", MUL, 3 * model.expert_hidden, rows),
-        _grouped(mb, span, layer, model.expert_hidden, model.hidden),
+        mb.stream(span, "aten::index_add_", names.INDEX_ADD, 2, model.top_k * model.hidden),
+        mb.stream(span, "aten::add", names.ADD, 3, model.hidden),
     ]
 
 
-def experts_backward(mb: Microbatch, layer: int) -> list[Op]:
+def moe_after_backward(mb: Microbatch, layer: int) -> list[Op]:
+    """Gradients spread to the selected experts' rows."""
+    model, span = mb.config.model, mb.span("unpermute", layer, backward=True)
+    return [mb.stream(span, "aten::index", names.GATHER, 2, model.top_k * model.hidden)]
+
+
+def moe_experts_backward(mb: Microbatch, layer: int) -> list[Op]:
     """Gradients of inputs and of weights for both grouped products."""
     model, span = mb.config.model, mb.span("experts", layer, backward=True)
+    permute, unpermute = (mb.span(phase, layer, backward=True) for phase in ("permute", "unpermute"))
     return [
-        _grouped(mb, span, layer, model.hidden, model.expert_hidden),
-        _grouped_weights(mb, span, layer, model.expert_hidden, model.hidden),
-        _per_row(mb, span, layer, "aten::mul", MUL, 5 * model.expert_hidden),
-        _per_row(mb, span, layer, "aten::silu_backward", SILU_BACKWARD, 3 * model.expert_hidden),
-        _grouped(mb, span, layer, 2 * model.expert_hidden, model.hidden),
-        _grouped_weights(mb, span, layer, model.hidden, 2 * model.expert_hidden),
+        mb.per_row(unpermute, "aten::index", names.GATHER, 2, model.hidden),
+        mb.grouped(span, model.hidden, model.expert_hidden),
+        mb.grouped_weights(span, model.expert_hidden, model.hidden),
+        mb.per_row(span, "aten::mul", names.MUL, 5, model.expert_hidden),
+        mb.per_row(span, "aten::silu_backward", names.SILU_BACKWARD, 3, model.expert_hidden),
+        mb.grouped(span, 2 * model.expert_hidden, model.hidden),
+        mb.grouped_weights(span, model.hidden, 2 * model.expert_hidden),
+        mb.per_row(permute, "aten::index", names.GATHER, 2, model.hidden),
     ]
 
 
-def _held(mb: Microbatch, layer: int) -> list[IntArray]:
-    """Rows per local expert, one array [ranks, local experts] per scenario; the mean where balance is assumed."""
-    return [np.broadcast_to(np.rint(r.held.mean()).astype(np.int64), r.held.shape) if even else r.held
-            for r, even in zip(mb.routing[layer], mb.balanced, strict=True)]
-
-
-def _grouped(mb: Microbatch, span: Span, layer: int, k: int, n: int) -> Kernel:
-    time = np.stack([cost.grouped_gemm_ns(rows, n, k, mb.config.device) for rows in _held(mb, layer)])
-    local = mb.config.model.num_experts // mb.config.ep
-    return Kernel(span, "aten::_grouped_mm", GROUPED, time, (("R", k), (local, k, n), (local,), (), ()),
-                  (BF16, BF16, "int", "", ""), mb.routing[layer][0].received)
-
-
-def _grouped_weights(mb: Microbatch, span: Span, layer: int, k: int, n: int) -> Kernel:
-    time = np.stack([cost.grouped_weight_gemm_ns(rows, n, k, mb.config.device) for rows in _held(mb, layer)])
-    local = mb.config.model.num_experts // mb.config.ep
-    return Kernel(span, "aten::_grouped_mm", GROUPED, time, ((k, "R"), ("R", n), (local,), (), ()),
-                  (BF16, BF16, "int", "", ""), mb.routing[layer][0].received)
-
-
-def _per_row(mb: Microbatch, span: Span, layer: int, name: str, kernel: str, width: int,
-             rows: IntArray | None = None) -> Kernel:
-    """A memory-bound kernel over the rows that a rank received."""
-    held = np.stack([h.sum(-1) for h in _held(mb, layer)])
-    time = cost.memory_bound_ns(held * width * cost.ITEM_BYTES, mb.config.device)
-    received = mb.routing[layer][0].received if rows is None else rows
-    return mb.kernel(span, name, kernel, time, ("R", width), rows=received)
+def moe_before_backward(mb: Microbatch, layer: int) -> list[Op]:
+    """Gradients gathered per token, through the router."""
+    model = mb.config.model
+    router, permute = (mb.span(phase, layer, backward=True) for phase in ("router", "permute"))
+    return [
+        mb.stream(permute, "aten::index_add_", names.INDEX_ADD, 2, model.top_k * model.hidden),
+        mb.stream(router, "aten::_softmax_backward_data", names.SOFTMAX_BACKWARD, 6, mb.config.num_experts),
+        mb.matmul(router, mb.config.tokens, model.hidden, mb.config.num_experts),
+        mb.matmul(router, mb.config.num_experts, model.hidden, mb.config.tokens, weight=True),
+        mb.stream(router, "aten::_fused_rms_norm_backward", names.NORM_BACKWARD, 4, model.hidden),
+    ]

@@ -43,26 +43,27 @@ def max_min_rates(active: BoolArray, send: FloatArray, receive: FloatArray) -> F
     rates = np.zeros(active.shape)
     unsettled = active
     left_send, left_receive = send, receive
-    while unsettled.any():
-        weight = unsettled.astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share_send = left_send / weight.sum(2)
-            share_receive = left_receive / weight.sum(1)
-        by_sender = np.where(unsettled, share_send[:, :, None], np.inf)
-        by_receiver = np.where(unsettled, share_receive[:, None, :], np.inf)
-        send_settles = share_send <= by_receiver.min(2) * _TOLERANCE
-        receive_settles = share_receive <= by_sender.min(1) * _TOLERANCE
-        settled = unsettled & (send_settles[:, :, None] | receive_settles[:, None, :])
-        newly = np.where(settled, np.minimum(by_sender, by_receiver), 0.0)
-        rates += newly
-        left_send = np.maximum(left_send - newly.sum(2), 0.0)
-        left_receive = np.maximum(left_receive - newly.sum(1), 0.0)
-        unsettled = unsettled & ~settled
+    with np.errstate(divide="ignore", invalid="ignore"):
+        while unsettled.any():
+            weight = unsettled.astype(np.float64)
+            share_send = left_send / np.add.reduce(weight, 2)
+            share_receive = left_receive / np.add.reduce(weight, 1)
+            by_sender = np.where(unsettled, share_send[:, :, None], np.inf)
+            by_receiver = np.where(unsettled, share_receive[:, None, :], np.inf)
+            send_settles = share_send <= np.minimum.reduce(by_receiver, 2) * _TOLERANCE
+            receive_settles = share_receive <= np.minimum.reduce(by_sender, 1) * _TOLERANCE
+            settled = unsettled & (send_settles[:, :, None] | receive_settles[:, None, :])
+            newly = np.where(settled, np.minimum(by_sender, by_receiver), 0.0)
+            rates += newly
+            left_send = np.maximum(left_send - np.add.reduce(newly, 2), 0.0)
+            left_receive = np.maximum(left_receive - np.add.reduce(newly, 1), 0.0)
+            unsettled = unsettled & ~settled
     return rates
 
 
-def finish_times(sizes: FloatArray, ready: FloatArray, send: FloatArray, receive: FloatArray,
-                 quantum_ns: FloatArray | float = 0.0) -> FloatArray:
+def finish_times(
+    sizes: FloatArray, ready: FloatArray, send: FloatArray, receive: FloatArray, quantum_ns: FloatArray | float = 0.0
+) -> FloatArray:
     """When each transfer ends: [B, n, n], -inf where nothing is sent.
 
     ``ready`` [B, n, n] is when each transfer may start. Ends that fall within ``quantum_ns`` of the next one
@@ -90,8 +91,9 @@ def finish_times(sizes: FloatArray, ready: FloatArray, send: FloatArray, receive
     return finish
 
 
-def exchange_ends(sizes: FloatArray, arrivals: FloatArray, tiers: tuple[Tier, ...], local_rate: float,
-                  resolution: float = 0.0) -> FloatArray:
+def exchange_ends(
+    sizes: FloatArray, arrivals: FloatArray, tiers: tuple[Tier, ...], local_rate: float, resolution: float = 0.0
+) -> FloatArray:
     """When each rank leaves an all-to-all: [B, n], from bytes [B, n, n] and arrivals [B, n].
 
     A rank leaves when all it sends and receives has moved; what it keeps for itself is copied at ``local_rate``.

@@ -6,74 +6,67 @@ operations. Arrays are [scenarios, ranks]: the run itself and its counterfactual
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from moescope_hooks.names import RangeName
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-Dims = tuple[tuple[int | str, ...], ...]
-"""Shapes of an operation's inputs; ``"R"`` stands for the rows that the rank received."""
+Shape = tuple[int | str, ...]
+"""``"R"`` stands for the rows that the rank received."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A named range of the program: ``moescope::L3.mb0.experts.bwd``."""
-
-    phase: str
-    layer: int | None = None
-    microbatch: int | None = None
-    backward: bool = False
-
-    @property
-    def name(self) -> str:
-        """The range's name in traces."""
-        fields = [f"L{self.layer}"] if self.layer is not None else []
-        fields += [f"mb{self.microbatch}"] if self.microbatch is not None else []
-        fields += [self.phase]
-        fields += ["bwd"] if self.backward else []
-        return "moescope::" + ".".join(fields)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One operation that a CPU thread issues."""
 
-    span: Span | None
     name: str
     """CPU operation, ``aten::mm``."""
+    span: RangeName | None = None
+    autograd: bool = False
+    """Issued by the autograd thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel(Op):
     """A compute kernel on the compute stream."""
 
     kernel: str
     duration_ns: float | FloatArray
-    """[scenarios, ranks] or one number for all."""
-    dims: Dims = ()
+    dims: tuple[Shape, ...] = ()
     types: tuple[str, ...] = ()
     rows: IntArray | None = None
-    """[ranks]: what ``"R"`` in ``dims`` stands for."""
-    grid: int = 132
-    block: int = 256
+    """[ranks]: what ``"R"`` in shapes stands for."""
+    output: tuple[int | str, int] | None = None
+    """Rows and bytes per row of what it allocates."""
+    kept: bool = False
+    """What it allocates is needed by the backward pass."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange(Op):
     """An all-to-all inside each expert-parallel group, on that group's communication stream."""
 
     sent: IntArray
     """[scenarios, groups, n, n] rows from member i to member j."""
-    row_bytes: int
     row_elements: int
-    phase: str
+    row_bytes: int
+    kept: bool = False
+    blocking: bool = True
+    """Compute launched later waits for it; else a :class:`Join` says where."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Op):
+    """The compute stream waits for an exchange launched earlier."""
+
+    exchange: Exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(Op):
     """A collective in which every member depends on every other: all-reduce, or the equal all-to-all of counts."""
 
@@ -86,40 +79,26 @@ class Reduce(Op):
     item_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBack(Op):
-    """A device-to-host copy that the CPU waits for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(Op):
+    """A copy between host and device on the compute stream."""
 
     num_bytes: int
+    to_host: bool
+    """The CPU waits for a copy to the host, not for one to the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload(Op):
-    """A host-to-device copy that the CPU doesn't wait for."""
-
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostWork(Op):
-    """Time on the CPU thread alone."""
+    """Time on the CPU thread alone; without a name nothing is recorded."""
 
     duration_ns: float | FloatArray
-    visible: bool = True
-    """Whether the profiler records it."""
+    calls: tuple[tuple[str, float], ...] = ()
+    """Runtime calls that fill the time, after the device has gone idle."""
 
 
 @dataclass(slots=True)
 class Program:
-    """Operations in launch order; those from ``backward_at`` until ``forward_at`` run on the autograd thread."""
+    """Operations in launch order."""
 
     ops: list[Op] = field(default_factory=list)
-    autograd: list[bool] = field(default_factory=list)
-
-    def add(self, *ops: Op, autograd: bool = False) -> None:
-        """Append operations."""
-        self.ops.extend(ops)
-        self.autograd.extend([autograd] * len(ops))
-
-
-Rows = Callable[[FloatArray], FloatArray]

@@ -4,64 +4,149 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
-from moescope.simulate import kineto
+from moescope.simulate.clocks import HostClocks, host_clocks
 from moescope.simulate.config import SimConfig
 from moescope.simulate.engine import Engine, Record, Run
-from moescope.simulate.kineto import RankTrace, group_names
-from moescope.simulate.scenario import scenarios_of
+from moescope.simulate.envelope import trace_file
+from moescope.simulate.events import BASE_NS, EventLog
+from moescope.simulate.faults import LostEvents, MissingRanks
+from moescope.simulate.groups import Groups
+from moescope.simulate.kineto import RankTrace
+from moescope.simulate.layers import Microbatch
+from moescope.simulate.memory import RankMemory, rank_memory
+from moescope.simulate.program import Exchange, Reduce
+from moescope.simulate.scenario import Scenario, scenarios_of
 from moescope.simulate.step import build_step
-from moescope.simulate.truth import HostClocks, host_clocks, truth_of
+from moescope.simulate.telemetry import run_info, write_telemetry
+from moescope.simulate.truth import collectives, truth_of
 
 IntArray = NDArray[np.int64]
+Progress = Callable[[int, int, str], None]
+
+_LOST = 7
+_MARGIN_NS = 50_000
+"""The profiler is active a little before the first step and after the last."""
 
 
-def simulate(config: SimConfig, out: str | os.PathLike[str]) -> Path:
-    """Simulate ``config`` and write the run directory ``out``; returns its path."""
-    path = Path(out)
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulated run before anything is written."""
+
+    config: SimConfig
+    scenarios: tuple[Scenario, ...]
+    groups: dict[str, Groups]
+    run: Run
+    steps: list[list[Microbatch]]
+    clocks: HostClocks
+    memory: list[RankMemory]
+
+
+def run_simulation(config: SimConfig, progress: Progress | None = None) -> Simulation:
+    """Simulate ``config``; ``progress`` is told (done, total, label)."""
     scenarios = scenarios_of(config)
     engine = Engine(config, scenarios)
+    steps = []
     for index in range(config.steps):
-        step = config.first_step + index
-        program, _ = build_step(config, scenarios, step)
-        engine.execute(program, step)
+        if progress:
+            progress(index, config.steps, f"step {config.first_step + index}")
+        program, microbatches = build_step(config, scenarios, config.first_step + index)
+        engine.execute(program, config.first_step + index)
+        steps.append(microbatches)
     run = engine.finish()
-    clocks = host_clocks(config)
-    names = [group_names(config, engine.groups, rank) for rank in range(config.ranks)]
+    memory = [rank_memory(config, engine.groups, run.records, rank) for rank in range(config.ranks)]
+    return Simulation(config, scenarios, engine.groups, run, steps, host_clocks(config), memory)
+
+
+def simulate(config: SimConfig, out: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Simulate ``config`` and write the run directory ``out``; returns its path.
+
+    It holds ``traces/``, ``telemetry/`` (with ``config.hooks``), ``run.json`` and ``truth.json``. The same
+    configuration gives the same bytes.
+    """
+    path = Path(out)
+    simulation = run_simulation(config, progress)
+    missing = {r for fault in config.faults if isinstance(fault, MissingRanks) for r in fault.listed()}
     (path / "traces").mkdir(parents=True, exist_ok=True)
     for rank in range(config.ranks):
-        text = trace_text(config, run, clocks, RankTrace(config, rank, names[rank]))
-        _write(path / "traces" / f"rank{rank}.json.gz", igzip.compress(text.encode(), compresslevel=1, mtime=0))
-    truth = truth_of(config, engine, run, scenarios, clocks, names)
+        if rank in missing:
+            continue
+        if progress:
+            progress(rank, config.ranks, f"rank {rank}")
+        data = igzip.compress(trace_text(simulation, rank).encode(), compresslevel=1, mtime=0)
+        _write(path / "traces" / f"rank{rank}.json.gz", data)
+    found = collectives(simulation.groups, simulation.run.records)
+    if config.hooks:
+        write_telemetry(path, simulation, found)
+    _write(path / "run.json", (json.dumps(run_info(config), indent=2) + "\n").encode())
+    truth = truth_of(simulation, found)
     _write(path / "truth.json", json.dumps(truth, separators=(",", ":")).encode())
     return path
 
 
-def trace_text(config: SimConfig, run: Run, clocks: HostClocks, trace: RankTrace) -> str:
-    """One rank's trace."""
-    rank = trace.rank
-    true = np.stack([[r.cpu_start[rank], r.cpu_end[rank], r.launch[rank], r.start[rank], r.end[rank]] for r in run.records])
-    local = clocks.local(true, config.host_of(rank)) - kineto.BASE_NS
-    starts = np.rint([s[0, rank] for s in run.step_starts]).astype(np.int64)
-    steps = (clocks.local(starts, config.host_of(rank)) - kineto.BASE_NS).tolist()
+def trace_text(simulation: Simulation, rank: int) -> str:
+    """One rank's trace file."""
+    config, run, groups = simulation.config, simulation.run, simulation.groups
+    records, host = run.records, config.host_of(rank)
+    log = EventLog(pid=2_000 + 31 * rank, device=rank % config.ranks_per_host, num_sms=config.device.num_sms)
+    late, lost = _losses(config, records, rank)
+    trace = RankTrace(rank, groups, log, lost, late)
+    true = np.array([[a[rank] for a in (r.cpu_start, r.cpu_end, r.launch, r.start, r.end)] for r in records])
+    local = simulation.clocks.local(true, host) - BASE_NS
+    borders = np.rint([s[0, rank] for s in run.step_starts]).astype(np.int64)
+    steps = (simulation.clocks.local(borders, host) - BASE_NS).tolist()
+    of_step = np.array([r.step for r in records])
     for index in range(config.steps):
-        at = [i for i, r in enumerate(run.records) if r.step == config.first_step + index]
-        rows: list[Record] = run.records[at[0]:at[-1] + 1]
-        times = local[at[0]:at[-1] + 1]
-        kineto.write_step(trace, config.first_step + index, steps[index], steps[index + 1], rows, times)
+        at = np.flatnonzero(of_step == config.first_step + index)
+        low, high = int(at[0]), int(at[-1]) + 1
+        name = f"ProfilerStep#{config.first_step + index}"
+        external = log.cpu(name, False, (steps[index], steps[index + 1]), category="user_annotation")
+        trace.device_ranges(name, records[low:high], local[low:high], external)
         if config.hooks:
-            kineto.write_spans(trace, rows, times)
-        kineto.write_ops(trace, rows, times)
-    return kineto.finish(trace, steps[0] - 50_000, int(max(steps[-1], local.max())) + 50_000)
+            trace.ranges(records[low:high], local[low:high], low)
+        trace.write(records[low:high], local[low:high], low)
+    _write_memory(log, simulation.memory[rank], records, local, late)
+    last = max(steps[-1], int(local.max()))
+    return trace_file(config, groups, rank, log, (steps[0] - _MARGIN_NS, last + _MARGIN_NS))
+
+
+def _write_memory(log: EventLog, memory: RankMemory, records: list[Record], local: IntArray, late: int) -> None:
+    """Append the allocator's events, just after the CPU operation began that asked for them."""
+    begins, launches = local[:, 0].tolist(), local[:, 2].tolist()
+    for event in memory.events:
+        if event.index >= late:
+            at = begins[event.index] + (launches[event.index] - begins[event.index]) // 4
+            autograd = records[event.index].op.autograd
+            log.memory(autograd, at, event.num_bytes, event.address, (event.allocated, memory.reserved))
+
+
+def _losses(config: SimConfig, records: list[Record], rank: int) -> tuple[int, frozenset[int]]:
+    """How many operations came before the profiler began, and the operations whose device events it lost."""
+    comm = [i for i, r in enumerate(records) if isinstance(r.op, Exchange | Reduce)]
+    late, lost = 0, frozenset[int]()
+    for index, fault in enumerate(config.faults):
+        if isinstance(fault, LostEvents) and fault.rank in {rank, -1}:
+            if fault.which == "first":
+                late = max(late, comm[min(fault.count, len(comm)) - 1] + 1)
+            else:
+                rng = np.random.default_rng([config.seed, _LOST, index, rank])
+                lost |= frozenset(rng.choice(comm, min(fault.count, len(comm)), replace=False).tolist())
+    return late, lost
 
 
 def _write(path: Path, data: bytes) -> None:
     """Write beside, then rename: no half-written file survives an interrupt."""
     beside = path.with_name(path.name + ".part")
-    beside.write_bytes(data)
-    beside.replace(path)
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

@@ -1,82 +1,151 @@
-"""One training step from data loading to the optimizer."""
+"""One training step, from the next batch to the optimizer, as a program."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from moescope_hooks.names import RangeName
+
 from moescope.simulate import cost, layers
+from moescope.simulate import kernelnames as names
 from moescope.simulate.config import SimConfig
 from moescope.simulate.layers import Microbatch
-from moescope.simulate.program import HostWork, Program, ReadBack, Reduce, Span, Upload
+from moescope.simulate.program import Copy, HostWork, Kernel, Op, Program, Reduce
 from moescope.simulate.scenario import Scenario
-from moescope.simulate.workload import route
-
-ADAM = ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
-        "TensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, ...> >(...)")
-NORM_OF_GRADIENTS = ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
-                     "TensorListMetadata<1>, at::native::LpNormFunctor<float, ...> >(...)")
-LOSS = "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(...)"
+from moescope.simulate.stalls import Stall
+from moescope.simulate.workload import IntArray, Routing, route
 
 _NEXT_BATCH_NS = 120_000.0
+_STALLS = 5
+NEXT_BATCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def build_step(config: SimConfig, scenarios: tuple[Scenario, ...], step: int) -> tuple[Program, list[Microbatch]]:
-    """The step's program and the routing behind it, over all scenarios."""
-    program = Program()
-    loading = [HostWork(None, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", _NEXT_BATCH_NS),
-               Upload(None, "aten::copy_", 8 * config.tokens * config.microbatches)]
-    program.add(*loading)
+def build_step(config: SimConfig, scenarios: Sequence[Scenario], step: int) -> tuple[Program, list[Microbatch]]:
+    """The step's program and its microbatches, over all scenarios."""
     microbatches = [_microbatch(config, scenarios, step, index) for index in range(config.microbatches)]
-    for mb in microbatches:
-        _forward(program, mb)
-        _backward(program, mb)
-    _reduce(program, config)
-    _optimize(program, config)
+    loading: list[Op] = [
+        HostWork(name=NEXT_BATCH, duration_ns=_NEXT_BATCH_NS),
+        Copy(name="aten::copy_", num_bytes=8 * config.tokens * config.microbatches, to_host=False),
+    ]
+    passes = [op for mb in microbatches for op in (*_forward(mb), *_backward(mb))]
+    program = Program([*loading, *passes, *_reduce(config), *_optimize(config)])
+    _put_stalls(program, config, scenarios, step)
     return program, microbatches
 
 
-def _microbatch(config: SimConfig, scenarios: tuple[Scenario, ...], step: int, index: int) -> Microbatch:
-    routing = {layer: [route(config, s.faults, step, index, layer) for s in scenarios] for layer in config.model.moe_layers}
-    return Microbatch(config, index, routing, tuple(s.even_compute for s in scenarios))
+def _microbatch(config: SimConfig, scenarios: Sequence[Scenario], step: int, index: int) -> Microbatch:
+    routing: dict[int, list[Routing]] = {}
+    held: dict[int, list[IntArray]] = {}
+    split = config.split_experts(config.faults)
+    for layer in config.model.moe_layers:
+        routing[layer] = [route(config, s.faults, step, index, layer) for s in scenarios]
+        held[layer] = []
+        for scenario, drawn in zip(scenarios, routing[layer], strict=True):
+            same = scenario.compute == scenario.faults
+            computed = drawn if same else route(config, scenario.compute, step, index, layer)
+            merge = split // config.split_experts(scenario.compute)
+            held[layer].append(computed.held.reshape(config.ranks, -1, merge).sum(-1))
+    return Microbatch(config, index, routing, held)
 
 
-def _forward(program: Program, mb: Microbatch) -> None:
-    model = mb.config.model
+def _forward(mb: Microbatch) -> Iterable[Op]:
+    model, tokens = mb.config.model, mb.config.tokens
     for layer in range(model.num_layers):
-        program.add(*layers.attention(mb, layer))
-        program.add(*(layers.moe(mb, layer) if layer in model.moe_layers else layers.dense(mb, layer)))
+        yield from layers.attention(mb, layer)
+        if layer in model.moe_layers:
+            yield from layers.moe_before(mb, layer)
+            yield mb.exchange("dispatch", layer)
+            yield from layers.moe_experts(mb, layer)
+            yield mb.exchange("combine", layer)
+            yield from layers.moe_after(mb, layer)
+        else:
+            yield from layers.dense(mb, layer)
     head = mb.span("head", None)
-    program.add(mb.matmul(head, mb.config.tokens, model.vocabulary, model.hidden),
-                mb.stream(head, "aten::_log_softmax", layers.SOFTMAX, 4, model.vocabulary),
-                mb.stream(head, "aten::nll_loss_forward", LOSS, 1, 2))
+    yield mb.matmul(head, tokens, model.vocabulary, model.hidden)
+    yield mb.stream(head, "aten::_log_softmax", names.SOFTMAX, 4, model.vocabulary)
+    yield mb.stream(head, "aten::nll_loss_forward", names.LOSS, 1, 2)
 
 
-def _backward(program: Program, mb: Microbatch) -> None:
-    model, head = mb.config.model, mb.span("head", None, backward=True)
-    program.add(mb.stream(head, "aten::_log_softmax_backward_data", layers.SOFTMAX_BACKWARD, 4, model.vocabulary),
-                mb.matmul(head, mb.config.tokens, model.hidden, model.vocabulary),
-                mb.matmul(head, model.vocabulary, model.hidden, mb.config.tokens), autograd=True)
+def _backward(mb: Microbatch) -> Iterable[Op]:
+    model, tokens, head = mb.config.model, mb.config.tokens, mb.span("head", None, backward=True)
+    yield mb.stream(head, "aten::_log_softmax_backward_data", names.SOFTMAX_BACKWARD, 4, model.vocabulary)
+    yield mb.matmul(head, tokens, model.hidden, model.vocabulary)
+    yield mb.matmul(head, model.vocabulary, model.hidden, tokens, weight=True)
     for layer in reversed(range(model.num_layers)):
-        block = layers.moe_backward if layer in model.moe_layers else layers.dense_backward
-        program.add(*block(mb, layer), *layers.attention_backward(mb, layer), autograd=True)
+        if layer in model.moe_layers:
+            yield from layers.moe_after_backward(mb, layer)
+            yield mb.exchange("combine", layer, backward=True)
+            yield from layers.moe_experts_backward(mb, layer)
+            yield mb.exchange("dispatch", layer, backward=True)
+            yield from layers.moe_before_backward(mb, layer)
+        else:
+            yield from layers.dense_backward(mb, layer)
+        yield from layers.attention_backward(mb, layer)
 
 
-def _reduce(program: Program, config: SimConfig) -> None:
-    """Gradients of the dense part over all ranks; of the experts over the ranks that hold the same ones."""
-    span = Span("grad_reduce")
-    program.add(Reduce(span, "c10d::allreduce_", "allreduce", "world", dense_parameters(config), "BFloat16", 2))
+def _reduce(config: SimConfig) -> Iterable[Op]:
+    """Gradients of the dense part over all ranks, those of the experts over the ranks that hold the same ones."""
+    span = RangeName("grad_reduce")
+    groups = [("world", dense_parameters(config))]
     if config.ranks > config.ep:
-        program.add(Reduce(span, "c10d::allreduce_", "allreduce", "edp", expert_parameters(config), "BFloat16", 2))
+        groups.append(("edp", expert_parameters(config)))
+    for group, elements in groups:
+        yield _all_reduce(span, group, elements, "BFloat16", 2)
 
 
-def _optimize(program: Program, config: SimConfig) -> None:
-    span = Span("optimizer")
+def _all_reduce(span: RangeName, group: str, elements: int, dtype: str, item_bytes: int) -> Reduce:
+    return Reduce(
+        name="c10d::allreduce_", span=span, collective="allreduce", group=group, elements=elements, dtype=dtype,
+        item_bytes=item_bytes,
+    )  # fmt: skip
+
+
+def _optimize(config: SimConfig) -> Iterable[Op]:
+    span = RangeName("optimizer")
     parameters = dense_parameters(config) + expert_parameters(config)
-    even = Microbatch(config, 0, {}, ())
-    norm = float(cost.memory_bound_ns(parameters * 2, config.device))
-    adam = float(cost.memory_bound_ns(parameters * 28 / config.ranks, config.device))
-    program.add(even.kernel(span, "aten::_foreach_norm", NORM_OF_GRADIENTS, norm, (parameters,)),
-                Reduce(span, "c10d::allreduce_", "allreduce", "world", 1, "Float", 4),
-                *(even.kernel(span, "aten::_fused_adamw_", ADAM, adam / 4, (parameters // 4,)) for _ in range(4)),
-                ReadBack(span, "aten::_local_scalar_dense", 4))
+    norm = float(cost.memory_bound_ns(2 * parameters, config.device))
+    adam = float(cost.memory_bound_ns(28 * parameters / config.ranks, config.device))
+    yield layers.kernel(span, "aten::_foreach_norm", names.GRADIENT_NORM, norm, (parameters,))
+    yield _all_reduce(span, "world", 1, "Float", 4)
+    for _ in range(4):
+        yield layers.kernel(span, "aten::_fused_adamw_", names.ADAM, adam / 4, (parameters // 4,))
+    yield Copy(name="aten::_local_scalar_dense", span=span, num_bytes=4, to_host=True)
+
+
+def _put_stalls(program: Program, config: SimConfig, scenarios: Sequence[Scenario], step: int) -> None:
+    """Insert every fault's pauses; a scenario without the fault has pauses of length 0 in the same places."""
+    found: list[tuple[int, Op]] = []
+    for index, fault in enumerate(config.faults):
+        rng = np.random.default_rng([config.seed, _STALLS, index, step])
+        for stall in fault.stalls(config.ranks, step, rng):
+            present = np.array([[float(fault in s.faults)] for s in scenarios])
+            if stall.site == "load":
+                loading = program.ops[0]
+                assert isinstance(loading, HostWork)
+                program.ops[0] = replace(loading, duration_ns=loading.duration_ns + present * stall.duration_ns)
+            else:
+                found.append(_place(program, stall, present * stall.duration_ns))
+    for position, op in sorted(found, key=lambda item: item[0], reverse=True):
+        program.ops.insert(position, op)
+
+
+def _place(program: Program, stall: Stall, duration: cost.FloatArray) -> tuple[int, Op]:
+    """Where in the program a stall goes, and the operation that it is."""
+    places = [i for i, op in enumerate(program.ops) if _fits(stall.site, op)]
+    position = places[min(int(stall.at * len(places)), len(places) - 1)]
+    neighbour = program.ops[position]
+    name = "aten::empty" if stall.calls else ""
+    op = HostWork(name=name, span=neighbour.span, autograd=neighbour.autograd, duration_ns=duration, calls=stall.calls)
+    return position, op
+
+
+def _fits(site: str, op: Op) -> bool:
+    """Whether a stall of a site may come just before ``op``."""
+    if not isinstance(op, Kernel) or op.span is None or op.span.layer is None or op.span.backward:
+        return False
+    return site == "forward" or (op.span.phase == "experts" and op.name == "aten::_grouped_mm")
 
 
 def dense_parameters(config: SimConfig) -> int:
@@ -84,11 +153,11 @@ def dense_parameters(config: SimConfig) -> int:
     model = config.model
     per_layer = 4 * model.hidden**2 + model.hidden
     dense = model.num_dense_layers * 3 * model.hidden * model.dense_hidden
-    routers = len(model.moe_layers) * model.hidden * model.num_experts
+    routers = len(model.moe_layers) * model.hidden * config.num_experts
     return 2 * model.vocabulary * model.hidden + model.num_layers * per_layer + dense + routers
 
 
 def expert_parameters(config: SimConfig) -> int:
     """Expert parameters on one rank."""
     model = config.model
-    return len(model.moe_layers) * (model.num_experts // config.ep) * 3 * model.hidden * model.expert_hidden
+    return len(model.moe_layers) * (config.num_experts // config.ep) * 3 * model.hidden * model.expert_hidden

@@ -2,150 +2,184 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moescope.simulate.clocks import EPOCH_NS
 from moescope.simulate.config import SimConfig
-from moescope.simulate.engine import Engine, Record, Run
-from moescope.simulate.kineto import EPOCH_NS, FIRST_SEQUENCE, GroupNames
+from moescope.simulate.engine import Record, Run
+from moescope.simulate.faults import ExpertSkew, Fault
+from moescope.simulate.groups import Groups
+from moescope.simulate.kineto import FIRST_SEQUENCE, collective_name, group_kind
+from moescope.simulate.layers import Microbatch
 from moescope.simulate.program import Exchange, Reduce
-from moescope.simulate.scenario import Scenario
+from moescope.simulate.scenario import without, without_compute
+
+if TYPE_CHECKING:
+    from moescope.simulate.run import Simulation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 SCHEMA = "moescope.truth/1"
-_CLOCK = 3
-
-
-@dataclass(frozen=True, slots=True)
-class HostClocks:
-    """Local time = true time + offset + drift * true time, true time counted from the start of the run."""
-
-    offset_ns: IntArray
-    """[hosts]."""
-    drift_ppm: FloatArray
-    """[hosts]."""
-
-    def local(self, true_ns: IntArray, host: int) -> IntArray:
-        """True times since the start of the run as Unix times on the host's clock."""
-        drift = np.rint(true_ns * (self.drift_ppm[host] * 1e-6)).astype(np.int64)
-        return np.asarray(true_ns + drift + self.offset_ns[host] + EPOCH_NS)
-
-
-def host_clocks(config: SimConfig) -> HostClocks:
-    """The first host is the reference; the others are off where a ``clock`` fault says so."""
-    offset, drift = np.zeros(config.num_hosts), np.zeros(config.num_hosts)
-    rng = np.random.default_rng([config.seed, _CLOCK])
-    for fault in config.faults:
-        if fault.kind == "clock":
-            offset += rng.uniform(-1, 1, config.num_hosts) * fault.offset_ms * 1e6  # type: ignore[attr-defined]
-            drift += rng.uniform(-1, 1, config.num_hosts) * fault.drift_ppm  # type: ignore[attr-defined]
-    offset[0] = drift[0] = 0.0
-    return HostClocks(np.rint(offset).astype(np.int64), drift)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTruth:
-    """One collective of one group; arrays are [members]."""
+    """One collective of one group; arrays are [members], true time since the start of the run."""
 
     record: Record
     group: str
-    index: int
-    """Which of the groups of this kind."""
-    sequence: int
+    kind: str
+    position: int
+    """How many collectives the group had before, in the run."""
     ranks: IntArray
     start: IntArray
     end: IntArray
     arrival_wait: IntArray
+    """Latest start over the members with bytes for this one, minus its own start."""
     removable_wait: IntArray
-    send_bytes: IntArray
-    receive_bytes: IntArray
+    """Duration minus what it would have been had all arrived together; at least 0, at most the arrival wait."""
+    sent: IntArray
+    """[members, members] bytes from i to j of an all-to-all; [members, 1] the buffer of a reduction."""
+    received: IntArray
+    """[members, members] bytes at i from j; [members, 1]."""
 
 
-def collectives(engine: Engine, run: Run) -> list[CollectiveTruth]:
-    """Every collective with its waits, in program order.
-
-    Arrival wait: latest start over the members with bytes for this one, minus its own start. Removable wait: its
-    duration minus what it would have taken had all arrived together, kept between 0 and the arrival wait.
-    """
+def collectives(groups: dict[str, Groups], records: Sequence[Record]) -> list[CollectiveTruth]:
+    """Every collective of every group, in program order."""
     found: list[CollectiveTruth] = []
-    sequence = dict.fromkeys(engine.groups, FIRST_SEQUENCE)
-    for record in run.records:
-        if not isinstance(record.op, Exchange | Reduce):
-            continue
-        kind = "ep" if isinstance(record.op, Exchange) else record.op.group
-        for index, ranks in enumerate(engine.groups[kind].members):
-            found.append(_collective(record, kind, index, sequence[kind], ranks))
-        sequence[kind] += 1
+    position = dict.fromkeys(groups, 0)
+    for record in records:
+        if isinstance(record.op, Exchange | Reduce):
+            kind = group_kind(record.op)
+            found += [
+                _collective(record, groups[kind], index, position[kind]) for index in range(len(groups[kind].members))
+            ]
+            position[kind] += 1
     return found
 
 
-def _collective(record: Record, kind: str, index: int, sequence: int, ranks: IntArray) -> CollectiveTruth:
-    op = record.op
+def _collective(record: Record, groups: Groups, index: int, position: int) -> CollectiveTruth:
+    ranks, op = groups.members[index], record.op
+    assert isinstance(op, Exchange | Reduce)
+    sent, received, depends = _bytes(op, index, len(ranks))
     start, end = record.start[ranks], record.end[ranks]
-    if isinstance(op, Exchange):
-        rows = op.sent[0, index]
-        send, receive = rows.sum(1) * op.row_bytes, rows.sum(0) * op.row_bytes
-        depends = (rows.T > 0) | np.eye(len(ranks), dtype=bool)
-    else:
-        assert isinstance(op, Reduce)
-        send = receive = np.full(len(ranks), op.elements * op.item_bytes)
-        depends = np.ones((len(ranks), len(ranks)), dtype=bool)
-    last = np.where(depends, start[None, :], np.iinfo(np.int64).min).max(1)
-    arrival = np.clip(last - start, 0, end - start)
+    arrival = arrival_waits(start, end, depends)
     together = np.zeros(len(ranks)) if record.together is None else record.together[ranks]
     removable = np.clip(np.rint(end - start - together).astype(np.int64), 0, arrival)
-    return CollectiveTruth(record, kind, index, sequence, ranks, start, end, arrival, removable, send, receive)
+    return CollectiveTruth(
+        record, groups.name(index), collective_name(op), position, ranks, start, end, arrival, removable, sent, received
+    )
+
+
+def _bytes(op: Exchange | Reduce, index: int, n: int) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """Bytes sent and received, and which member depends on which."""
+    if isinstance(op, Exchange):
+        sent = op.sent[0, index] * op.row_bytes
+        return sent, sent.T, (sent.T > 0) | np.eye(n, dtype=bool)
+    buffer = np.full((n, 1), op.elements * op.item_bytes)
+    return buffer, buffer, np.ones((n, n), dtype=bool)
+
+
+def arrival_waits(start: IntArray, end: IntArray, depends: NDArray[np.bool_]) -> IntArray:
+    """Latest start over the members that each depends on (itself included) minus its own, within its duration."""
+    last = np.where(depends, start[None, :], np.iinfo(np.int64).min).max(1)
+    return np.asarray(np.clip(last - start, 0, end - start))
 
 
 def step_ns(run: Run) -> FloatArray:
-    """Mean step time of each scenario, the longest rank's: [scenarios]."""
-    first, last = run.step_starts[0], run.step_starts[-1]
-    return np.asarray((last - first).max(1) / (len(run.step_starts) - 1))
+    """Mean step time of each scenario on the rank that took longest, [scenarios]."""
+    elapsed = run.step_starts[-1] - run.step_starts[0]
+    return np.asarray(elapsed.max(1) / (len(run.step_starts) - 1))
 
 
-def truth_of(config: SimConfig, engine: Engine, run: Run, scenarios: tuple[Scenario, ...], clocks: HostClocks,
-             names: list[GroupNames]) -> dict[str, object]:
-    """The content of ``truth.json``; times are Unix nanoseconds on the first host's clock."""
-    found = collectives(engine, run)
-    steps = [s[0].astype(np.int64) + EPOCH_NS for s in run.step_starts]
-    hosts = [{"host": config.host_name(h), "ranks": [r for r in range(config.ranks) if config.host_of(r) == h],
-              "offset_ns": int(clocks.offset_ns[h]), "drift_ppm": float(clocks.drift_ppm[h]), "t0_ns": EPOCH_NS}
-             for h in range(config.num_hosts)]
+def truth_of(simulation: Simulation, found: Sequence[CollectiveTruth]) -> dict[str, object]:
+    """The content of ``truth.json``; times are Unix nanoseconds of true time, which is the first host's clock."""
+    config, run, clocks = simulation.config, simulation.run, simulation.clocks
+    starts = [np.rint(s[0]).astype(np.int64) + EPOCH_NS for s in run.step_starts]
+    hosts = [
+        {
+            "host": config.host_name(h),
+            "ranks": [r for r in range(config.ranks) if config.host_of(r) == h],
+            "offset_ns": int(clocks.offset_ns[h]),
+            "drift_ppm": float(clocks.drift_ppm[h]),
+            "t0_ns": EPOCH_NS,
+        }
+        for h in range(config.num_hosts)
+    ]
+    times = {s.name: float(t) for s, t in zip(simulation.scenarios, step_ns(run), strict=True)}
     return {
-        "schema": SCHEMA, "basis": "simulated", "seed": config.seed, "ranks": config.ranks, "ep_size": config.ep,
+        "schema": SCHEMA,
+        "basis": "simulated",
+        "seed": config.seed,
+        "ranks": config.ranks,
+        "ep_size": config.ep,
         "clock": hosts,
-        "steps": [{"step": config.first_step + i, "start_ns": steps[i].tolist(), "end_ns": steps[i + 1].tolist()}
-                  for i in range(config.steps)],
-        "step_ns": float(step_ns(run)[0]),
-        "faults": _faults(config, run, scenarios),
-        "collectives": [_row(c, names) for c in found],
+        "steps": [
+            {"step": config.first_step + i, "start_ns": starts[i].tolist(), "end_ns": starts[i + 1].tolist()}
+            for i in range(config.steps)
+        ],
+        "step_ns": times["run"],
+        "healthy_step_ns": times.get("healthy", min(times.values())),
+        "faults": [_fault(config, fault, times, simulation.steps) for fault in config.faults],
+        "collectives": [_row(c) for c in found],
     }
 
 
-def _faults(config: SimConfig, run: Run, scenarios: tuple[Scenario, ...]) -> list[dict[str, object]]:
-    times = {s.name: float(t) for s, t in zip(scenarios, step_ns(run), strict=True)}
-    rows: list[dict[str, object]] = []
-    for fault in config.faults:
-        without = times.get(f"without {fault.describe()}")
-        cost = 0.0 if without is None else times["run"] - without
-        rows.append({"fault": fault.describe(), "kind": fault.kind, "cause": fault.cause, "rank": fault.culprit(),
-                     "layer": None, "cost_ns_per_step": cost})
-    return rows
+def _fault(
+    config: SimConfig, fault: Fault, times: dict[str, float], steps: Sequence[Sequence[Microbatch]]
+) -> dict[str, object]:
+    """One fault: what caused what, who did, and the step time that it cost (the run minus the run without it)."""
+    culprits = fault.culprits(config.ranks)
+    layer = getattr(fault, "layer", -1)
+    row: dict[str, object] = {
+        "fault": fault.describe(),
+        "kind": fault.kind,
+        "cause": fault.cause,
+        "layer": None if layer < 0 else layer,
+        "cost_ns_per_step": times["run"] - times.get(without(fault), times["run"]),
+    }
+    if isinstance(fault, ExpertSkew):
+        culprits = hottest(config, steps)
+        row["cost_compute_ns_per_step"] = times["run"] - times[without_compute(fault)]
+    row["rank"] = culprits[0] if len(culprits) == 1 else None
+    row["ranks"] = culprits
+    return row
 
 
-def _row(c: CollectiveTruth, names: list[GroupNames]) -> dict[str, object]:
-    op = c.record.op
-    span = op.span
+def hottest(config: SimConfig, steps: Sequence[Sequence[Microbatch]]) -> list[int]:
+    """The rank of each expert-parallel group that received most rows in the run, hottest first."""
+    total = np.zeros(config.ranks, dtype=np.int64)
+    for mb in (mb for step in steps for mb in step):
+        for layer in mb.routing:
+            total += mb.received(layer)
+    grouped = total.reshape(-1, config.ep)
+    hot = grouped.argmax(1) + np.arange(len(grouped)) * config.ep
+    return [int(rank) for rank in hot[np.argsort(-total[hot], kind="stable")]]
+
+
+def _row(c: CollectiveTruth) -> dict[str, object]:
+    span = c.record.op.span
     return {
-        "group": names[int(c.ranks[0])].names[c.group], "kind": "all_to_allv" if isinstance(op, Exchange) else op.collective,  # type: ignore[attr-defined]
-        "sequence": c.sequence, "step": c.record.step, "layer": span.layer if span else None,
-        "microbatch": span.microbatch if span else None, "phase": span.phase if span else None, "backward": bool(span and span.backward),
-        "ranks": c.ranks.tolist(), "start_ns": (c.start + EPOCH_NS).tolist(), "end_ns": (c.end + EPOCH_NS).tolist(),
-        "arrival_wait_ns": c.arrival_wait.tolist(), "removable_wait_ns": c.removable_wait.tolist(),
+        "group": c.group,
+        "kind": c.kind,
+        "sequence": c.position + FIRST_SEQUENCE,
+        "step": c.record.step,
+        "layer": span.layer if span else None,
+        "microbatch": span.microbatch if span else None,
+        "phase": span.phase if span else None,
+        "backward": bool(span and span.backward),
+        "ranks": c.ranks.tolist(),
+        "start_ns": (c.start + EPOCH_NS).tolist(),
+        "end_ns": (c.end + EPOCH_NS).tolist(),
+        "arrival_wait_ns": c.arrival_wait.tolist(),
+        "removable_wait_ns": c.removable_wait.tolist(),
         "transfer_ns": (c.end - c.start - c.arrival_wait).tolist(),
-        "send_bytes": c.send_bytes.tolist(), "recv_bytes": c.receive_bytes.tolist(),
+        "send_bytes": c.sent.sum(1).tolist(),
+        "recv_bytes": c.received.sum(1).tolist(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,24 +34,25 @@ class Routing:
         return np.asarray(self.held.sum(-1))
 
 
-def route(config: SimConfig, faults: tuple[Fault, ...], step: int, microbatch: int, layer: int) -> Routing:
+def route(config: SimConfig, faults: Sequence[Fault], step: int, microbatch: int, layer: int) -> Routing:
     """Draw the routing of one microbatch; the same seed gives the same draw whatever the other faults are."""
-    model, ep = config.model, config.ep
-    rng = np.random.default_rng([config.seed, _ROUTING, step, microbatch, layer])
-    base = np.exp(config.router_spread * np.random.default_rng([config.seed, _ROUTING, layer]).standard_normal(model.num_experts))
+    ep, experts = config.ep, config.num_experts
+    popularity_rng = np.random.default_rng([config.seed, _ROUTING, layer])
+    popularity = np.exp(config.router_spread * popularity_rng.standard_normal(experts))
     for fault in faults:
-        base = fault.popularity(base, layer, step, ep)
-    counts = rng.multinomial(config.tokens * model.top_k, _at_most_once(base, model.top_k), size=config.ranks)
-    grouped = counts.reshape(config.ranks // ep, ep, ep, model.num_experts // ep)
+        popularity = fault.popularity(popularity, layer, step, ep)
+    chosen = at_most_once(popularity, config.model.top_k)
+    rng = np.random.default_rng([config.seed, _ROUTING, layer, step, microbatch])
+    counts = rng.multinomial(config.tokens * config.model.top_k, chosen, size=config.ranks)
+    grouped = counts.reshape(config.ranks // ep, ep, ep, experts // ep)
     return Routing(counts=counts, sent=grouped.sum(-1), held=grouped.sum(1).reshape(config.ranks, -1))
 
 
-def _at_most_once(popularity: FloatArray, top_k: int) -> FloatArray:
-    """Probabilities [E] in which no expert exceeds 1 / top_k: a token chooses an expert at most once."""
-    share = popularity / popularity.sum()
+def at_most_once(popularity: FloatArray, top_k: int) -> FloatArray:
+    """Probabilities [E] in proportion to ``popularity``, capped so that no expert gets more than every token once."""
+    share: FloatArray = np.asarray(popularity / popularity.sum(), dtype=np.float64)
     limit = 1.0 / top_k
     while (share > limit * (1 + 1e-12)).any():
         full = share >= limit
-        rest = share[~full].sum()
-        share = np.where(full, limit, share * ((1 - limit * full.sum()) / rest))
-    return share / share.sum()
+        share = np.where(full, limit, share * ((1 - limit * full.sum()) / share[~full].sum()))
+    return np.asarray(share / share.sum(), dtype=np.float64)
