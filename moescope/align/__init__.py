@@ -42,9 +42,9 @@ def align_ranks(instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, st
     rows, models = with_waits(rows, host_of_rank)
     uncertainty = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}
     rows = rows.with_columns(
-        clock_uncertainty_ns=pl.when(pl.col("tier") == "across hosts").then(
-            pl.col("rank").replace_strict(uncertainty, return_dtype=pl.Int64).max().over("instance")
-        ).otherwise(0)
+        clock_uncertainty_ns=pl.when(pl.col("tier") == "across hosts")
+        .then(pl.col("rank").replace_strict(uncertainty, return_dtype=pl.Int64).max().over("instance"))
+        .otherwise(0)
     )
     return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched)
 
@@ -58,5 +58,7 @@ def _on_common_clock(rows: pl.DataFrame, clocks: Sequence[HostClock]) -> pl.Data
     ]
     moved = []
     for clock, part in zip(clocks, parts, strict=True):
-        moved.append(part.with_columns(start_ns=clock.to_common(part["local_start_ns"]), end_ns=clock.to_common(part["end_ns"])))
+        moved.append(
+            part.with_columns(start_ns=clock.to_common(part["local_start_ns"]), end_ns=clock.to_common(part["end_ns"]))
+        )
     return pl.concat(moved).sort("instance", "rank")

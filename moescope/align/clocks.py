@@ -56,7 +56,9 @@ class HostClock:
             return 0
         half_bracket = (self.high_ns - self.low_ns) / 2
         if self.method.startswith("first leavers"):
-            return int(np.ceil(min(3 * self.residual_ns + 1, half_bracket)) if half_bracket > 0 else 3 * self.residual_ns)
+            return int(
+                np.ceil(min(3 * self.residual_ns + 1, half_bracket)) if half_bracket > 0 else 3 * self.residual_ns
+            )
         return int(np.ceil(half_bracket))
 
     def to_common(self, local_ns: pl.Series) -> pl.Series:
@@ -192,6 +194,4 @@ def _clock(
     if fit.residual > NOISY_SHARE_OF_BRACKET * (high - low):
         offset, method = (low + high) / 2, "bracket midpoint"
     low_ns, high_ns = int(np.floor(low)), int(np.ceil(high))
-    return HostClock(
-        host, ranks, offset, fit.drift, origin_ns, low_ns, high_ns, fit.residual, method, fit.num_anchors
-    )
+    return HostClock(host, ranks, offset, fit.drift, origin_ns, low_ns, high_ns, fit.residual, method, fit.num_anchors)

@@ -27,7 +27,12 @@ KINDS = (
 )
 """(kind, pattern over the lower-case letters of a name), first match wins."""
 
-PART_OF_KIND = {"all_to_all": "all_to_all", "all_reduce": "reduction", "reduce_scatter": "reduction", "reduce": "reduction"}
+PART_OF_KIND = {
+    "all_to_all": "all_to_all",
+    "all_reduce": "reduction",
+    "reduce_scatter": "reduction",
+    "reduce": "reduction",
+}
 """The ``comm.*`` part that a kind belongs to; ``other`` for the rest."""
 
 SYNCHRONISING = frozenset({"all_to_all", "all_reduce", "all_gather", "reduce_scatter", "barrier"})

@@ -73,7 +73,10 @@ def _host_arguments(events: pl.DataFrame, comm_args: pl.DataFrame, moment: IntAr
     """Arguments of the host range with communication arguments that encloses each launch; nulls elsewhere."""
     ranges = (
         comm_args.lazy()
-        .join(events.lazy().filter(pl.col("category") == "cpu_op").select("index", "tid", "start_ns", "dur_ns"), on="index")
+        .join(
+            events.lazy().filter(pl.col("category") == "cpu_op").select("index", "tid", "start_ns", "dur_ns"),
+            on="index",
+        )
         .collect()
     )
     return _pick(ranges.select("tid", "start_ns", "dur_ns", *ARGUMENTS), moment, thread).select(ARGUMENTS)
@@ -139,12 +142,16 @@ def _host_rows(events: pl.DataFrame) -> pl.DataFrame:
     """Collectives of a host-only trace: backend ranges joined in order with the calls that issued them."""
     ranges, calls = _backend_ranges(events), _c10d_calls(events)
     ranges = ranges.filter(~pl.col("collective").str.starts_with("c10d::")).sort("start_ns")
-    ranges = ranges.with_columns(kind=_kinds(ranges["collective"])).with_columns(turn=pl.int_range(pl.len()).over("kind"))
+    ranges = ranges.with_columns(kind=_kinds(ranges["collective"])).with_columns(
+        turn=pl.int_range(pl.len()).over("kind")
+    )
     calls = calls.sort("start_ns").with_columns(kind=_kinds(calls.sort("start_ns")["collective"]))
     calls = calls.with_columns(turn=pl.int_range(pl.len()).over("kind"))
     joined = ranges.join(calls, on=["kind", "turn"], how="left", suffix="_call", maintain_order="left")
     issued = (pl.col("start_ns_call") <= pl.col("start_ns")) & (pl.col("in_nelems_call") == pl.col("in_nelems"))
-    issued = (issued | (pl.col("in_nelems_call").is_null() & (pl.col("start_ns_call") <= pl.col("start_ns")))).fill_null(False)
+    issued = (
+        issued | (pl.col("in_nelems_call").is_null() & (pl.col("start_ns_call") <= pl.col("start_ns")))
+    ).fill_null(False)
     size = _mapped(joined["dtype"], item_bytes, pl.Int64)
     joined = joined.with_columns(issued=issued, size=size)
     return joined.select(
@@ -156,7 +163,10 @@ def _host_rows(events: pl.DataFrame) -> pl.DataFrame:
         stream=pl.lit(None, pl.Int64),
         kind="kind",
         send_bytes=pl.col("in_nelems") * pl.col("size"),
-        recv_bytes=pl.when("issued").then(pl.col("out_nelems")).otherwise(pl.col("in_nelems")).fill_null(pl.col("in_nelems"))
+        recv_bytes=pl.when("issued")
+        .then(pl.col("out_nelems"))
+        .otherwise(pl.col("in_nelems"))
+        .fill_null(pl.col("in_nelems"))
         * pl.col("size"),
         group_name=pl.lit(None, pl.String),
         group_description=pl.lit(None, pl.String),

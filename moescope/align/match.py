@@ -129,7 +129,9 @@ def _scores(reference: pl.DataFrame, part: pl.DataFrame) -> npt.NDArray[np.float
     same = _equal(reference["kind"], part["kind"]) & _equal(reference["dtype"], part["dtype"])
     score = np.where(same, 1.0, -4.0)
     uniform = np.isin(reference["kind"].to_numpy(), ["all_reduce", "reduce_scatter", "all_gather"])[:, None]
-    sized = (reference["send_bytes"].is_not_null().to_numpy())[:, None] & part["send_bytes"].is_not_null().to_numpy()[None]
+    sized = (reference["send_bytes"].is_not_null().to_numpy())[:, None] & part["send_bytes"].is_not_null().to_numpy()[
+        None
+    ]
     equal_size = _equal(reference["send_bytes"], part["send_bytes"])
     score = np.where(same & uniform & sized, np.where(equal_size, 2.0, -4.0), score)
     sent, there = _exchanged(reference, part)
@@ -174,4 +176,3 @@ def _agreement(part: pl.DataFrame) -> float:
     )
     wrong = pairs.filter(pl.col("rows_sent") != pl.col("rows_got"))["instance"].unique()
     return float((plain["ok"] & ~plain["instance"].is_in(wrong.implode())).mean() or 0.0)
-

@@ -13,12 +13,12 @@ Splits = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def infer_phases(rows: pl.DataFrame) -> pl.DataFrame:
-    """Fills null ``layer, phase, backward`` of all-to-alls with splits; ``inferred`` says where.
+    """Sets ``layer, phase, backward`` of all-to-alls that have splits and no recorded layer; ``inferred`` says where.
 
     ``rows``: matched collectives with ``instance, rank, step, kind, in_splits, out_splits``.
     """
     open_rows = rows.filter(
-        (pl.col("kind") == "all_to_all") & pl.col("phase").is_null() & (pl.col("in_splits").list.len() > 1)
+        (pl.col("kind") == "all_to_all") & pl.col("layer").is_null() & (pl.col("in_splits").list.len() > 1)
     )
     if open_rows.is_empty():
         return rows.with_columns(inferred=pl.lit(False))
@@ -30,13 +30,10 @@ def infer_phases(rows: pl.DataFrame) -> pl.DataFrame:
         labels.append(part.select("instance").hstack(pl.DataFrame(found, schema=_SCHEMA, orient="row")))
     table = pl.concat(labels).unique("instance", keep="first")
     joined = rows.join(table, on="instance", how="left", maintain_order="left")
-    known = pl.col("phase").is_not_null() | (pl.col("kind") != "all_to_all")
+    found = pl.col("layer_found").is_not_null()
     return joined.with_columns(
-        inferred=pl.col("phase_found").is_not_null() & ~known,
-        **{
-            name: pl.when(known).then(pl.col(name)).otherwise(pl.coalesce(name, f"{name}_found"))
-            for name in ("layer", "phase", "backward")
-        },
+        inferred=found,
+        **{name: pl.when(found).then(f"{name}_found").otherwise(name) for name in ("layer", "phase", "backward")},
     ).drop("layer_found", "phase_found", "backward_found")
 
 

@@ -22,7 +22,9 @@ def step_windows(events: pl.DataFrame, launch_ns: pl.Series) -> pl.DataFrame:
     events. Empty if there are no events.
     """
     marks = (
-        events.filter((pl.col("category") == "annotation") & pl.col("name").cast(pl.String).str.starts_with("ProfilerStep"))
+        events.filter(
+            (pl.col("category") == "annotation") & pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
+        )
         .select(
             step=pl.col("name").cast(pl.String).str.extract(STEP_PATTERN).cast(pl.Int64),
             start_ns="start_ns",

@@ -16,7 +16,7 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
 
     ``rows``: matched collectives on the common clock. ``arrival_wait``: until the last peer with data for this rank
     begins, never more than the collective's own duration; it and ``transfer`` sum to the duration.
-    ``late_rank`` is that peer, null where nobody was later. Returns the transfer models used, per tier.
+    ``late_rank`` is that peer, null where nobody was later; ``is_last`` marks the last to arrive where arrivals differ. Returns the transfer models used, per tier.
     """
     rows = rows.with_columns(
         complete=pl.len().over("instance") == pl.col("members").list.len(),
@@ -35,7 +35,8 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
     ).with_columns(
         transfer_ns=duration - pl.col("arrival_wait_ns"),
         late_rank=pl.when(pl.col("arrival_wait_ns") > 0).then(pl.col("late_rank")),
-        is_last=(pl.col("rank") == pl.col("last_rank")) & (pl.len().over("instance") > 1),
+        is_last=(pl.col("rank") == pl.col("last_rank"))
+        & (pl.col("start_ns").min().over("instance") < pl.col("latest_ns")),
     )
     rows = rows.join(bottleneck_bytes(rows), on="instance", how="left", maintain_order="left")
     models = fit_transfer(_instance_table(rows))
@@ -45,7 +46,9 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
 def _latest(rows: pl.DataFrame) -> pl.DataFrame:
     """``latest_ns, late_rank``: the last peer with data for each rank; ``last_rank``: the last of all, lowest rank on ties."""
     by_start = pl.col("rank").sort_by(["start_ns", "rank"], descending=[True, False]).first().over("instance")
-    rows = rows.with_columns(latest_ns=pl.col("start_ns").max().over("instance"), late_rank=by_start, last_rank=by_start)
+    rows = rows.with_columns(
+        latest_ns=pl.col("start_ns").max().over("instance"), late_rank=by_start, last_rank=by_start
+    )
     sparse = rows.filter("has_empty_pair")
     if sparse.is_empty():
         return rows

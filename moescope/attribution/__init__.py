@@ -1,0 +1,49 @@
+"""Where every rank's step went, what made ranks late, and how loads and memory are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from moescope.align import Alignment
+from moescope.attribution.causes import summarise
+from moescope.attribution.delays import charge_waits
+from moescope.attribution.expert_work import RowCost, expert_work, row_costs
+from moescope.attribution.parts import rank_parts
+from moescope.attribution.profile import RankProfile, profile_rank
+from moescope.attribution.timeline import Timeline, timelines
+
+__all__ = ["Attribution", "RankProfile", "attribute", "profile_rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """``parts``: ``rank, step, start_ns, window_ns, part, ns``. ``charges``: every wait's charges (``delays``).
+    ``causes``: ``causes.summarise``. ``work``: ``expert_work``. All on the common clock."""
+
+    parts: pl.DataFrame
+    charges: pl.DataFrame
+    causes: pl.DataFrame
+    work: pl.DataFrame
+    row_costs: Mapping[bool, RowCost]
+    timelines: Mapping[int, Timeline]
+    num_steps: int
+    step_ns: float
+    """Mean over steps of the longest rank's window."""
+
+
+def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribution:
+    """Attribute every rank's step."""
+    lines = timelines(profiles, alignment)
+    work = expert_work(alignment.collectives, lines)
+    costs = row_costs(work)
+    charges = charge_waits(alignment.collectives, lines, costs)
+    parts = rank_parts(lines)
+    windows = parts.group_by("step").agg(pl.col("window_ns").max())
+    num_steps = max(len(windows), 1)
+    causes = summarise(charges, len(lines), num_steps)
+    mean_step = windows["window_ns"].mean()
+    step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0
+    return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns)

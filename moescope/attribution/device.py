@@ -17,7 +17,9 @@ from moescope.align.ranges import IntArray
 from moescope.attribution.labels import COMM_LABEL_OF_PART, TOKEN_BOUND_PHASES, Label, compute_labels, refine
 
 DEVICE_CATEGORIES = ("kernel", "copy", "memset")
-ALLOCATOR_CALLS = r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|MemCreate|MemMap|MemUnmap)"
+ALLOCATOR_CALLS = (
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|MemCreate|MemMap|MemUnmap)"
+)
 HOST_OPERATION = r"^(aten|mkldnn|quantized|torchvision|prims)::"
 OPERATIONS_OF_INTEREST = r"_mm$|_grouped_mm|scaled_dot_product|attention|flash|grouped_gemm|fused_moe"
 
@@ -69,7 +71,12 @@ def _of_gpu(device: pl.DataFrame, table: pl.DataFrame, instances: pl.DataFrame) 
         [
             (compute, labels, layer, token_bound),
             (other, other_label, np.full(len(other), -1), np.zeros(len(other), dtype=bool)),
-            (allocator, np.full(len(allocator), Label.ALLOCATOR), np.full(len(allocator), -1), np.zeros(len(allocator), dtype=bool)),
+            (
+                allocator,
+                np.full(len(allocator), Label.ALLOCATOR),
+                np.full(len(allocator), -1),
+                np.zeros(len(allocator), dtype=bool),
+            ),
         ],
         instances,
         on_gpu=True,
@@ -95,10 +102,10 @@ def _compute_context(
     operation = _operation_labels(table, moment, thread)
     combined = pl.DataFrame({"own": own, "operation": operation, "phase": where["phase"]})
     distinct = combined.unique()
-    distinct = distinct.with_columns(
-        label=pl.Series([int(refine(*row)) for row in distinct.rows()], dtype=pl.Int64)
-    )
-    label = combined.join(distinct, on=["own", "operation", "phase"], how="left", nulls_equal=True, maintain_order="left")["label"]
+    distinct = distinct.with_columns(label=pl.Series([int(refine(*row)) for row in distinct.rows()], dtype=pl.Int64))
+    label = combined.join(
+        distinct, on=["own", "operation", "phase"], how="left", nulls_equal=True, maintain_order="left"
+    )["label"]
     token_bound = where["phase"].is_in(list(TOKEN_BOUND_PHASES)).fill_null(False) | label.is_in([Label.EXPERT_GEMM])
     return label.to_numpy(), where["layer"].fill_null(-1).cast(pl.Int64).to_numpy(), token_bound.to_numpy()
 
@@ -115,7 +122,10 @@ def _operation_labels(table: pl.DataFrame, moment: IntArray, thread: IntArray) -
 
 
 def _stack(
-    parts: list[tuple[pl.DataFrame, IntArray, IntArray, npt.NDArray[np.bool_]]], instances: pl.DataFrame, *, on_gpu: bool
+    parts: list[tuple[pl.DataFrame, IntArray, IntArray, npt.NDArray[np.bool_]]],
+    instances: pl.DataFrame,
+    *,
+    on_gpu: bool,
 ) -> DeviceIntervals:
     """The given events and the rank's collectives as one set of intervals."""
     columns = [

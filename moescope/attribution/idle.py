@@ -24,7 +24,9 @@ from moescope.attribution.sweep import Segments
 SYNC_CALLS = (
     r"(Stream|Device|Event|Context|Ctx)Synchronize$|^(cuda|hip)Memcpy$|^cudaMemcpyAsync_blocking|^aclrtSynchronize"
 )
-OUTSIDE_RANGES = r"(?i)dataloader|data_loader|next_batch|get_batch|checkpoint|save_state|garbage|\bgc\b|wait_for_batch|evaluat"
+OUTSIDE_RANGES = (
+    r"(?i)dataloader|data_loader|next_batch|get_batch|checkpoint|save_state|garbage|\bgc\b|wait_for_batch|evaluat"
+)
 SHORT_GAP_NS = 10_000
 """Launch latency and event waits up to this length count as gaps."""
 

@@ -37,6 +37,8 @@ class RankProfile:
     device: str
     on_gpu: bool
     windows: pl.DataFrame
+    has_step_marks: bool
+    """Whether the trace marks its steps; else the whole file is step 0."""
     instances: pl.DataFrame
     segments: pl.DataFrame
     unions: DeviceUnions
@@ -69,6 +71,7 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         device=trace.device,
         on_gpu=device.on_gpu,
         windows=windows,
+        has_step_marks=_is_marked(events),
         instances=instances,
         segments=segments,
         unions=device_unions(device),
@@ -76,6 +79,11 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
     )
+
+
+def _is_marked(events: pl.DataFrame) -> bool:
+    marks = (pl.col("category") == "annotation") & pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
+    return bool(events.select(marks.any()).item())
 
 
 def _segments(windows: pl.DataFrame, device: DeviceIntervals, events: pl.DataFrame) -> pl.DataFrame:

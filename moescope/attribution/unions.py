@@ -42,5 +42,3 @@ def device_unions(device: DeviceIntervals) -> DeviceUnions:
         copies=union_ns(start[copies], end[copies]),
         idle=total - busy,
     )
-
-

@@ -1,0 +1,38 @@
+"""The verdict: rules over the numbers, ranked."""
+
+from __future__ import annotations
+
+from moescope.findings.codes import FINDING_CODES, SEVERITIES
+from moescope.findings.inputs import Inputs
+from moescope.findings.model import Finding
+from moescope.findings.rules import NOTICEABLE, RULES
+
+__all__ = ["FINDING_CODES", "Finding", "Inputs", "findings"]
+
+
+def findings(inputs: Inputs) -> tuple[Finding, ...]:
+    """All findings, gravest first, by cost within a severity; ``balanced`` where nothing is lost to ranks or host."""
+    found = [finding for rule in RULES for finding in rule(inputs)]
+    losses = [f for f in found if f.cost_ns_per_step and f.severity in ("warning", "critical")]
+    if not losses and inputs.attribution.num_steps and len(inputs.ranks) > 1:
+        found.append(_balanced(inputs))
+    order = {severity: index for index, severity in enumerate(SEVERITIES)}
+    return tuple(sorted(found, key=lambda f: (-order[f.severity], -f.cost_ns_per_step, f.code)))
+
+
+def _balanced(inputs: Inputs) -> Finding:
+    waits = inputs.mean_part_ns("comm.", "wait_removable")
+    return Finding(
+        code="balanced",
+        severity="good",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=0,
+        share_of_step=0.0,
+        claim=f"Ranks arrive together: removable waits are {inputs.share(waits):.1%} of the step, and no cause reaches "
+        f"{NOTICEABLE:.0%}.",
+        advice="Nothing to fix between ranks; compare with a baseline to judge each rank's own speed.",
+        confidence="high" if len(inputs.ranks) == inputs.world_size else "medium",
+        basis=inputs.finding_basis,
+        evidence={"page": "verdict", "removable_wait_ns": round(waits)},
+    )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from moescope.findings.model import Finding
+
 SCHEMA = "moescope.analysis/1"
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -101,29 +103,11 @@ class Cause:
     rank: int | None
     layer: int | None
     cost_ns_per_step: int
+    """By how much the step would be shorter without it."""
     share_of_step: float
     uncertainty_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the verdict."""
-
-    code: str
-    severity: str
-    """``critical``, ``warning``, ``info`` or ``good``."""
-    rank: int | None
-    layer: int | None
-    cost_ns_per_step: int
-    share_of_step: float
-    claim: str
-    advice: str
-    confidence: str
-    """``high``, ``medium`` or ``low``."""
-    basis: str
-    """``measured``, ``simulated`` or ``inferred``."""
-    evidence: Mapping[str, Json] = field(default_factory=dict)
-    """Where the number comes from: page, step, time range, counts, formula."""
+    charged_wait_ns_per_step: int
+    """Arrival waits charged to it, summed over the waiting ranks; over all causes they sum to the waits."""
 
 
 @dataclass(frozen=True, slots=True)

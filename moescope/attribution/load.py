@@ -1,0 +1,185 @@
+"""Load of experts and ranks, per layer and microbatch, beside what random routing alone would give.
+
+With N_e assignments on expert e (or L_r on rank r), MaxVio = (max - mean) / mean; it is taken on every layer and
+microbatch first and averaged after, since averaged counts hide that hot experts move. Uniformly random routing
+of n assignments over E experts is not perfectly even either: its expected MaxVio is about
+sqrt(2 ln E * E / n), the level printed as the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from moescope.align.frames import conform
+from moescope.align.ranges import IntArray
+from moescope.attribution.timeline import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the load is computed from.
+
+    ``rank_counts``: ``step, microbatch, layer, rank, tokens``: assignments received per rank, microbatch -1 where unknown.
+    ``expert_counts``: ``step, microbatch, layer, counts`` (list per expert, summed over sources), empty if only
+    ranks are known. ``dropped``: ``layer, dropped_share``, empty where not recorded.
+    """
+
+    source: str
+    rank_counts: pl.DataFrame
+    expert_counts: pl.DataFrame
+    dropped: pl.DataFrame
+
+
+_RANK_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "rank": pl.Int64, "tokens": pl.Float64}
+_EXPERT_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "counts": pl.List(pl.Float64)}
+_DROPPED = {"layer": pl.Int64, "dropped_share": pl.Float64}
+
+
+def max_violation(loads: FloatArray) -> float:
+    """MaxVio of one interval's loads, [n]; 0 for no load."""
+    mean = float(loads.mean()) if len(loads) else 0.0
+    return float(loads.max() / mean - 1) if mean > 0 else 0.0
+
+
+def random_floor(num_assignments: float, num_bins: int) -> float:
+    """Expected MaxVio of uniformly random routing: sqrt(2 ln E * E / n)."""
+    if num_assignments <= 0 or num_bins < 2:
+        return 0.0
+    return float(np.sqrt(2 * np.log(num_bins) * num_bins / num_assignments))
+
+
+def normalised_entropy(loads: FloatArray) -> float:
+    """Entropy of the load's distribution over ln(number of bins): 1 when even, 0 when one takes all."""
+    total = loads.sum()
+    if total <= 0 or len(loads) < 2:
+        return 1.0
+    share = loads[loads > 0] / total
+    return float(-(share * np.log(share)).sum() / np.log(len(loads)))
+
+
+def counts_from_telemetry(
+    expert_load: pl.DataFrame, ep_groups: Sequence[Sequence[int]], placement: Sequence[int] | None
+) -> Counts | None:
+    """Counts the hooks wrote; None where there are none or the groups are not known.
+
+    ``expert_load``: the telemetry table; ``placement``: EP member that holds each expert, contiguous if None.
+    """
+    if expert_load.is_empty() or not ep_groups:
+        return None
+    group_of = {rank: index for index, group in enumerate(ep_groups) for rank in group}
+    table = expert_load.filter(pl.col("rank").is_in(list(group_of))).with_columns(
+        group=pl.col("rank").replace_strict(group_of, return_dtype=pl.Int64)
+    )
+    long = table.select(
+        "step", "microbatch", "layer", "group", "counts", expert=pl.int_ranges(pl.col("counts").list.len())
+    )
+    long = long.explode("counts", "expert")
+    num_experts = int(long["expert"].max() or 0) + 1  # type: ignore[arg-type]
+    size = len(ep_groups[0])
+    member = list(placement) if placement else [expert * size // num_experts for expert in range(num_experts)]
+    holder = pl.DataFrame(
+        [
+            (index, expert, group[member[expert]])
+            for index, group in enumerate(ep_groups)
+            for expert in range(num_experts)
+        ],
+        schema={"group": pl.Int64, "expert": pl.Int64, "rank": pl.Int64},
+        orient="row",
+    )
+    key = ["step", "microbatch", "layer"]
+    by_rank = long.join(holder, on=["group", "expert"]).group_by([*key, "rank"]).agg(tokens=pl.col("counts").sum())
+    by_expert = long.group_by([*key, "expert"]).agg(pl.col("counts").sum()).sort("expert")
+    by_expert = by_expert.group_by(key).agg("counts")
+    dropped = table.group_by("layer").agg(
+        dropped_share=_total(table, "dropped") / pl.col("counts").list.sum().sum().clip(1)
+    )
+    return Counts(
+        "telemetry",
+        conform(by_rank, _RANK_COUNTS).sort([*key, "rank"]),
+        conform(by_expert, _EXPERT_COUNTS).sort(key),
+        conform(dropped, _DROPPED).sort("layer"),
+    )
+
+
+def _total(table: pl.DataFrame, column: str) -> pl.Expr:
+    is_list = isinstance(table.schema[column], pl.List)
+    return pl.col(column).list.sum().sum() if is_list else pl.col(column).sum()
+
+
+def counts_from_splits(collectives: pl.DataFrame) -> Counts | None:
+    """Rows each rank received in the forward dispatches; None where no all-to-all recorded splits."""
+    dispatch = collectives.filter(
+        (pl.col("kind") == "all_to_all")
+        & (pl.col("phase") == "dispatch")
+        & ~pl.col("backward").fill_null(False)
+        & (pl.col("out_splits").list.len() > 1)
+        & pl.col("layer").is_not_null()
+        & pl.col("complete")
+    )
+    if dispatch.is_empty():
+        return None
+    turn = pl.col("instance").rank("dense").over("step", "layer", "group") - 1
+    rows = dispatch.select(
+        "step",
+        pl.col("layer").cast(pl.Int64),
+        "rank",
+        microbatch=pl.col("microbatch").cast(pl.Int64).fill_null(turn.cast(pl.Int64)),
+        tokens=pl.col("out_splits").list.sum().cast(pl.Float64),
+    )
+    rows = (
+        rows.with_columns(pl.col("step").fill_null(0))
+        .group_by("step", "microbatch", "layer", "rank")
+        .agg(pl.col("tokens").sum())
+    )
+    return Counts(
+        "splits",
+        conform(rows, _RANK_COUNTS).sort("step", "microbatch", "layer", "rank"),
+        pl.DataFrame(schema=_EXPERT_COUNTS),
+        pl.DataFrame(schema=_DROPPED),
+    )
+
+
+def intervals(counts: Counts) -> pl.DataFrame:
+    """``step, microbatch, layer, maxvio_rank, hottest_rank, total, maxvio_expert, hottest_expert, entropy, tokens (list), ranks``."""
+    key = ["step", "microbatch", "layer"]
+    ranks = counts.rank_counts.group_by(key, maintain_order=True).agg("rank", "tokens")
+    ranks = ranks.with_columns(
+        maxvio_rank=pl.col("tokens").map_elements(_violation, return_dtype=pl.Float64),
+        hottest_rank=pl.col("rank").list.get(pl.col("tokens").list.arg_max()),
+        total=pl.col("tokens").list.sum(),
+    )
+    experts = counts.expert_counts.with_columns(
+        maxvio_expert=pl.col("counts").map_elements(_violation, return_dtype=pl.Float64),
+        hottest_expert=pl.col("counts").list.arg_max().cast(pl.Int64),
+        entropy=pl.col("counts").map_elements(_entropy, return_dtype=pl.Float64),
+    )
+    return ranks.join(experts, on=key, how="left").sort(key)
+
+
+def _violation(values: pl.Series) -> float:
+    return max_violation(values.to_numpy())
+
+
+def _entropy(values: pl.Series) -> float:
+    return normalised_entropy(values.to_numpy())
+
+
+def imbalance_cost_ns(work: pl.DataFrame) -> Mapping[int, float]:
+    """Per layer, the sum over steps, microbatches and directions of (max over ranks - mean) expert time, ns.
+
+    ``work``: ``expert_work``. Ranks are compared within their expert-parallel group, one exchange at a time.
+    """
+    if work.is_empty():
+        return {}
+    each = work.group_by("instance", "layer").agg(loss=pl.col("work_ns").max() - pl.col("work_ns").mean())
+    total = each.drop_nulls("layer").group_by("layer").agg(pl.col("loss").sum())
+    return {int(layer): float(loss) for layer, loss in total.rows()}
+
+
+def dead_experts(counts: IntArray) -> int:
+    """How many experts no token reached over all observed intervals."""
+    return int((counts == 0).sum())

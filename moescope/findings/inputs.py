@@ -1,0 +1,63 @@
+"""What the rules look at: results of the earlier stages, gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from moescope.align import Alignment
+from moescope.attribution import Attribution
+from moescope.attribution.memory import MemoryProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs of all rules."""
+
+    basis: str
+    """Of the input: ``measured``, ``simulated`` or ``unknown``."""
+    world_size: int
+    ranks: tuple[int, ...]
+    alignment: Alignment
+    attribution: Attribution
+    load_intervals: pl.DataFrame
+    """``load.intervals``; empty where no counts are known."""
+    load_floor_rank: float
+    """MaxVio over ranks that uniformly random routing would give."""
+    load_source: str
+    memory: Mapping[int, MemoryProfile]
+    problems: Sequence[str]
+    """What reading lost, in words."""
+
+    @property
+    def step_ns(self) -> float:
+        return self.attribution.step_ns
+
+    def share(self, cost_ns: float) -> float:
+        """Of the step."""
+        return cost_ns / self.step_ns if self.step_ns > 0 else 0.0
+
+    @property
+    def finding_basis(self) -> str:
+        """Numbers follow their input; traces without provenance were measured by somebody."""
+        return "simulated" if self.basis == "simulated" else "measured"
+
+    def mean_part_ns(self, prefix: str, suffix: str = "") -> float:
+        """Mean over ranks and steps of all parts whose name starts and ends so."""
+        parts = self.attribution.parts
+        if parts.is_empty():
+            return 0.0
+        chosen = parts.filter(pl.col("part").str.starts_with(prefix) & pl.col("part").str.ends_with(suffix))
+        return float(chosen["ns"].sum()) / max(parts.select("rank", "step").n_unique(), 1)
+
+    def cause_ns(self, cause: str) -> pl.DataFrame:
+        """``culprit, cost_ns, charged_ns`` of one cause, summed over layers, largest first."""
+        mine = self.attribution.causes.filter(pl.col("cause") == cause)
+        by_rank = mine.group_by("culprit").agg(pl.col("cost_ns").sum(), pl.col("charged_ns").sum())
+        return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
+
+    def clock_uncertainty_ns(self) -> int:
+        """The largest clock uncertainty of any host."""
+        return max((clock.uncertainty_ns for clock in self.alignment.clocks), default=0)

@@ -1,0 +1,331 @@
+"""Rules: numbers in, findings out. Each rule says when it speaks, what it costs and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import polars as pl
+
+from moescope.findings.inputs import Inputs
+from moescope.findings.model import Finding
+
+NOTICEABLE = 0.02
+"""Share of the step from which a loss is a warning."""
+GRAVE = 0.10
+"""Share of the step from which a loss that a fix would recover is critical."""
+HOST_SHARE = 0.15
+EXPOSED_SHARE = 0.10
+STANDS_OUT = 2.0
+"""A rank is singled out when its cost is this many times the median rank's."""
+FLOOR_FACTOR = 1.5
+"""Load imbalance below this many times the random-routing level is noise."""
+MEMORY_NEAR_FULL = 0.90
+MEMORY_SPREAD = 1.30
+
+Rule = Callable[[Inputs], Iterator[Finding]]
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
+
+
+def _severity(share: float) -> str:
+    if share >= GRAVE:
+        return "critical"
+    return "warning" if share >= NOTICEABLE else "info"
+
+
+def _confidence(inputs: Inputs, cost_ns: float) -> str:
+    """High where clocks are exact and all ranks are there, low where the clock's uncertainty rivals the cost."""
+    if cost_ns and inputs.clock_uncertainty_ns() > 0.5 * cost_ns:
+        return "low"
+    is_complete = len(inputs.ranks) == inputs.world_size and not inputs.alignment.refusals
+    return "high" if is_complete and inputs.attribution.num_steps >= 2 else "medium"
+
+
+def _top_layer(inputs: Inputs, cause: str, rank: int) -> int | None:
+    mine = inputs.attribution.causes.filter((pl.col("cause") == cause) & (pl.col("culprit") == rank))
+    mine = mine.drop_nulls("layer").sort(["cost_ns", "layer"], descending=[True, False])
+    return int(mine["layer"][0]) if len(mine) else None
+
+
+def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
+    """Ranks wait for ranks that received more tokens."""
+    causes = inputs.cause_ns("expert_load")
+    cost = float(causes["cost_ns"].sum())
+    share = inputs.share(cost)
+    if causes.is_empty() or share < NOTICEABLE:
+        return
+    rank = int(causes["culprit"][0])
+    intervals = inputs.load_intervals
+    violation = _mean(intervals, "maxvio_rank")
+    if violation is not None and violation < FLOOR_FACTOR * inputs.load_floor_rank:
+        return
+    often = _share_hottest(intervals, rank)
+    level = f", {1 + violation:.2f} times the mean load on the hottest rank" if violation is not None else ""
+    yield Finding(
+        code="load-imbalance",
+        severity=_severity(share),
+        rank=rank,
+        layer=_top_layer(inputs, "expert_load", rank),
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"Ranks wait {_ms(cost)} per step for the ranks that received more tokens, most for rank {rank}{level}.",
+        advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
+        "a run with forced uniform routing shows the ceiling.",
+        confidence=_confidence(inputs, cost),
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "load",
+            "maxvio_rank": violation,
+            "maxvio_rank_random_floor": inputs.load_floor_rank,
+            "counts_from": inputs.load_source,
+            "share_of_intervals_where_hottest": often,
+            "cost_by_rank_ns": {str(r): round(c) for r, c in causes.select("culprit", "cost_ns").head(8).rows()},
+            "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks",
+        },
+    )
+
+
+def _mean(frame: pl.DataFrame, column: str) -> float | None:
+    value = frame[column].mean() if len(frame) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _share_hottest(intervals: pl.DataFrame, rank: int) -> float | None:
+    return float((intervals["hottest_rank"] == rank).sum() / len(intervals)) if len(intervals) else None
+
+
+def slow_rank(inputs: Inputs) -> Iterator[Finding]:
+    """A rank takes longer than its peers for the same work."""
+    yield from _culprits(
+        inputs,
+        cause="slow_rank",
+        code="slow-rank",
+        claim="Rank {rank} takes longer than its peers for the same work; the others wait {cost} per step for it.",
+        advice="Compare clocks, temperature and power of that device with its neighbours, look for another process on its "
+        "host, and swap the node if it stays slow.",
+    )
+
+
+def late_host(inputs: Inputs) -> Iterator[Finding]:
+    """A rank is late because its host launched late."""
+    yield from _culprits(
+        inputs,
+        cause="host",
+        code="host-bound",
+        claim="Rank {rank}'s device waits for its host; the others wait {cost} per step for it.",
+        advice="Look at that host's data loading, garbage collection, logging and CPU contention at the marked times.",
+    )
+
+
+def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str) -> Iterator[Finding]:
+    causes = inputs.cause_ns(cause)
+    by_rank = dict(causes.select("culprit", "cost_ns").rows())
+    costs = sorted(by_rank.get(rank, 0.0) for rank in inputs.ranks)
+    median = costs[len(costs) // 2] if costs else 0.0
+    for rank, cost in by_rank.items():
+        share = inputs.share(cost)
+        if share < NOTICEABLE or cost < STANDS_OUT * median:
+            continue
+        yield Finding(
+            code=code,
+            severity=_severity(share),
+            rank=int(rank),
+            layer=_top_layer(inputs, cause, int(rank)),
+            cost_ns_per_step=round(cost),
+            share_of_step=share,
+            claim=claim.format(rank=rank, cost=_ms(cost)),
+            advice=advice,
+            confidence=_confidence(inputs, cost),
+            basis=inputs.finding_basis,
+            evidence={
+                "page": "communication",
+                "median_rank_cost_ns": round(median),
+                "formula": f"removable waits charged to {cause} of the late rank, averaged over the other ranks",
+            },
+        )
+
+
+def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
+    """Transfers that no compute hides."""
+    transfer = inputs.mean_part_ns("comm.", ".transfer")
+    share = inputs.share(transfer)
+    if share < EXPOSED_SHARE:
+        return
+    by_kind = {
+        kind: round(inputs.mean_part_ns(f"comm.{kind}.", ".transfer")) for kind in ("all_to_all", "reduction", "other")
+    }
+    largest = max(by_kind, key=lambda kind: by_kind[kind])
+    yield Finding(
+        code="exposed-communication",
+        severity="warning",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=round(transfer),
+        share_of_step=share,
+        claim=f"{_ms(transfer)} of every step is transfer that no compute hides, mostly {largest.replace('_', '-')}.",
+        advice="Overlap dispatch and combine with compute of another microbatch or the shared expert, send fewer bytes "
+        "(lower precision, fewer ranks per group), or move expert groups inside a host. The cost is an upper bound.",
+        confidence="medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "communication",
+            "transfer_by_kind_ns": by_kind,
+            "formula": "mean over ranks of exposed transfer",
+        },
+    )
+
+
+def host_bound(inputs: Inputs) -> Iterator[Finding]:
+    """Devices of all ranks idle while the host prepares the next launch."""
+    launch, sync = inputs.mean_part_ns("idle.host_launch"), inputs.mean_part_ns("idle.sync")
+    outside = inputs.mean_part_ns("idle.outside")
+    cost = launch + sync + outside
+    share = inputs.share(cost)
+    if share < HOST_SHARE:
+        return
+    yield Finding(
+        code="host-bound",
+        severity="warning",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"Devices idle {_ms(cost)} per step because the host has not launched the next work.",
+        advice="Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split sizes) and "
+        "move data loading off the step. The cost is an upper bound.",
+        confidence="medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "verdict",
+            "host_launch_ns": round(launch),
+            "sync_ns": round(sync),
+            "outside_ns": round(outside),
+            "formula": "mean over ranks of idle time before late launches",
+        },
+    )
+
+
+def memory_peak(inputs: Inputs) -> Iterator[Finding]:
+    """A rank near its device's capacity, or far above the others."""
+    if not inputs.memory:
+        return
+    rank = max(inputs.memory, key=lambda r: inputs.memory[r].allocated_peak_bytes)
+    top = inputs.memory[rank]
+    mean = sum(m.allocated_peak_bytes for m in inputs.memory.values()) / len(inputs.memory)
+    used = top.reserved_peak_bytes or top.allocated_peak_bytes
+    filled = used / top.capacity_bytes if top.capacity_bytes else 0.0
+    spread = top.allocated_peak_bytes / mean if mean else 1.0
+    if filled < MEMORY_NEAR_FULL and (spread < MEMORY_SPREAD or len(inputs.memory) < 2):
+        return
+    near_full = f"{filled:.0%} of its device's memory" if filled >= MEMORY_NEAR_FULL else ""
+    above = f"{spread:.2f} times the mean rank" if spread >= MEMORY_SPREAD else ""
+    yield Finding(
+        code="memory-peak",
+        severity="warning" if near_full else "info",
+        rank=rank,
+        layer=None,
+        cost_ns_per_step=0,
+        share_of_step=0.0,
+        claim=f"Rank {rank} peaks at {top.allocated_peak_bytes / 2**20:.1f} MiB allocated in {top.peak_phase}: "
+        f"{' and '.join(text for text in (near_full, above) if text)}.",
+        advice="Balance the experts' load, bound it by a capacity factor, or recompute expert activations; a busy rank runs "
+        "out of memory first.",
+        confidence="high",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "memory",
+            "allocated_peak_bytes": top.allocated_peak_bytes,
+            "reserved_peak_bytes": top.reserved_peak_bytes,
+            "capacity_bytes": top.capacity_bytes,
+            "mean_rank_peak_bytes": round(mean),
+        },
+    )
+
+
+def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
+    """Clocks of hosts known too loosely for the waits between them."""
+    clocks = [clock for clock in inputs.alignment.clocks if clock.method not in ("reference", "single host")]
+    if not clocks:
+        return
+    worst = max(clocks, key=lambda clock: (clock.contradictory, clock.num_anchors == 0, clock.uncertainty_ns))
+    rows = inputs.alignment.collectives.filter((pl.col("tier") == "across hosts") & (pl.col("arrival_wait_ns") > 0))
+    typical = _mean(rows, "arrival_wait_ns") or 0.0
+    loose = worst.uncertainty_ns > 0.1 * typical and worst.uncertainty_ns > 1e-3 * inputs.step_ns
+    if not (worst.contradictory or worst.num_anchors == 0 or loose):
+        return
+    why = "no collective spans it" if worst.num_anchors == 0 else f"known to +-{_ms(worst.uncertainty_ns)}"
+    yield Finding(
+        code="clock-uncertain",
+        severity="warning",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=0,
+        share_of_step=0.0,
+        claim=f"The clock of host {worst.host or 'unnamed'} is uncertain ({why}); waits across hosts carry that error.",
+        advice="Profile a window with small collectives over all ranks (a barrier or the loss reduction), or record clock "
+        "offsets with the hooks.",
+        confidence="high",
+        basis="inferred",
+        evidence={
+            "page": "run",
+            "method": worst.method,
+            "num_anchors": worst.num_anchors,
+            "low_ns": worst.low_ns,
+            "high_ns": worst.high_ns,
+            "mean_wait_across_hosts_ns": round(typical),
+        },
+    )
+
+
+def incomplete_input(inputs: Inputs) -> Iterator[Finding]:
+    """Missing ranks, damaged files, collectives that do not match."""
+    absent = sorted(set(range(inputs.world_size)) - set(inputs.ranks))
+    refused = [f"{refusal.group}: {refusal.reason}" for refusal in inputs.alignment.refusals]
+    texts = []
+    if absent:
+        texts.append(f"{len(absent)} of {inputs.world_size} ranks are missing ({_few(absent)})")
+    if inputs.problems:
+        texts.append(f"{len(inputs.problems)} reading problems, first: {inputs.problems[0]}")
+    if refused:
+        texts.append(f"{len(refused)} groups could not be matched, first {refused[0]}")
+    if inputs.alignment.num_unmatched and not absent:
+        texts.append(f"{inputs.alignment.num_unmatched} collectives have no counterpart on the other ranks")
+    if not texts:
+        return
+    yield Finding(
+        code="incomplete-input",
+        severity="warning" if inputs.problems or refused or len(absent) < inputs.world_size - 1 else "info",
+        rank=absent[0] if absent else None,
+        layer=None,
+        cost_ns_per_step=0,
+        share_of_step=0.0,
+        claim=f"The input is incomplete: {'; '.join(texts)}.",
+        advice="Record every rank of the same window; waits for missing ranks cannot be known and count as transfer.",
+        confidence="high",
+        basis="inferred",
+        evidence={
+            "page": "run",
+            "missing_ranks": absent[:64],
+            "problems": list(inputs.problems)[:20],
+            "refused": refused[:20],
+        },
+    )
+
+
+def _few(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:6])) + (", ..." if len(ranks) > 6 else "")
+
+
+RULES: tuple[Rule, ...] = (
+    load_imbalance,
+    slow_rank,
+    late_host,
+    exposed_communication,
+    host_bound,
+    memory_peak,
+    clock_uncertain,
+    incomplete_input,
+)
+"""In the order of diagnosis."""

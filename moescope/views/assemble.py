@@ -1,0 +1,210 @@
+"""Tables into the dataclasses of the view model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from moescope.align import Alignment
+from moescope.attribution import Attribution, RankProfile
+from moescope.attribution.labels import PARTS
+from moescope.attribution.load import Counts, intervals
+from moescope.attribution.unions import DeviceUnions
+from moescope.telemetry import Telemetry
+from moescope.trace import TraceDirectory
+from moescope.views.model import (
+    Clock,
+    Collective,
+    CollectiveRank,
+    Json,
+    RankMemory,
+    RankStep,
+    Source,
+    Step,
+    TelemetryStep,
+    Unions,
+)
+
+MAX_COLLECTIVE_ROWS = 400_000
+"""Collectives beyond this many rank rows are left to the tables; the sums over them are complete."""
+
+
+def sources(directory: TraceDirectory, host_of_rank: Mapping[int, str]) -> tuple[Source, ...]:
+    """One entry per trace window."""
+    return tuple(
+        Source(
+            rank=trace.rank,
+            window=trace.window,
+            file=trace.file,
+            host=host_of_rank.get(trace.rank, ""),
+            device=trace.device,
+            start_ns=trace.start_ns,
+            end_ns=trace.end_ns,
+            num_events=trace.num_events,
+            num_device_events=trace.num_device_events,
+            problems=tuple(str(problem) for problem in trace.problems),
+        )
+        for trace in directory.ranks
+    )
+
+
+def steps(attribution: Attribution) -> tuple[Step, ...]:
+    """Profiled steps over all ranks."""
+    ranks = attribution.parts.unique(["rank", "step"])
+    table = ranks.group_by("step").agg(
+        pl.col("window_ns").max(), num_ranks=pl.col("rank").n_unique(), start_ns=pl.col("start_ns").min()
+    )
+    return tuple(
+        Step(step=step, window_ns=window, num_ranks=num_ranks, start_ns=start)
+        for step, window, num_ranks, start in table.sort("step").rows()
+    )
+
+
+def rank_steps(
+    attribution: Attribution, profiles: Sequence[RankProfile], host_of_rank: Mapping[int, str]
+) -> tuple[RankStep, ...]:
+    """Every rank's step by parts; every part is there, unused ones with 0."""
+    of_rank = {profile.rank: profile for profile in profiles}
+    unions = {rank: _unions([p.unions for p in profiles if p.rank == rank]) for rank in of_rank}
+    out = []
+    for (rank, step), rows in attribution.parts.group_by(["rank", "step"], maintain_order=True):
+        spent = dict(rows.select("part", "ns").rows())
+        key = int(rank)  # type: ignore[call-overload]
+        out.append(
+            RankStep(
+                rank=key,
+                host=host_of_rank.get(key, ""),
+                device=of_rank[key].device,
+                step=int(step),  # type: ignore[call-overload]
+                start_ns=int(rows["start_ns"][0]),
+                window_ns=int(rows["window_ns"][0]),
+                parts_ns={part: int(spent.get(part, 0)) for part in PARTS},
+                unions_ns=unions[key],
+            )
+        )
+    return tuple(out)
+
+
+def _unions(windows: Sequence[DeviceUnions]) -> Unions:
+    """A rank's unions, summed over its windows, which do not overlap."""
+    keys = asdict(windows[0])
+    return Unions(**{key: sum(getattr(window, key) for window in windows) for key in keys})
+
+
+def clocks(alignment: Alignment) -> tuple[Clock, ...]:
+    """One clock per host."""
+    return tuple(
+        Clock(
+            host=clock.host,
+            ranks=clock.ranks,
+            offset_ns=round(clock.offset_ns),
+            drift_ppm=clock.drift * 1e6,
+            low_ns=clock.low_ns,
+            high_ns=clock.high_ns,
+            method=clock.method,
+            num_anchors=clock.num_anchors,
+        )
+        for clock in alignment.clocks
+    )
+
+
+def collectives(alignment: Alignment) -> tuple[Collective, ...]:
+    """Matched collectives with every rank's part, in time order."""
+    rows = alignment.collectives.head(MAX_COLLECTIVE_ROWS)
+    out = []
+    for _, part in rows.group_by(["instance"], maintain_order=True):
+        group, kind, sequence, step, layer, phase, backward = part.select(
+            "group", "kind", "sequence", "step", "layer", "phase", "backward"
+        ).row(0)
+        by_rank = part.select(
+            "rank",
+            "start_ns",
+            "end_ns",
+            "arrival_wait_ns",
+            "removable_wait_ns",
+            "transfer_ns",
+            "send_bytes",
+            "recv_bytes",
+        )
+        phase = f"{phase}.bwd" if phase and backward else phase
+        ranks = tuple(CollectiveRank(**row) for row in by_rank.iter_rows(named=True))
+        out.append(Collective(group, kind, sequence, step, layer, phase, ranks))
+    return tuple(out)
+
+
+def memory(
+    profiles: Sequence[RankProfile], telemetry: Telemetry | None, directory: TraceDirectory
+) -> tuple[RankMemory, ...]:
+    """Every rank's memory from the trace's memory events, else the peaks that telemetry recorded."""
+    from_events = {p.rank: p.memory for p in profiles if p.memory is not None}
+    found = [
+        RankMemory(
+            rank=rank,
+            device=memory.device,
+            allocated_peak_bytes=memory.allocated_peak_bytes,
+            reserved_peak_bytes=memory.reserved_peak_bytes,
+            capacity_bytes=memory.capacity_bytes,
+            peak_at_ns=memory.peak_at_ns,
+            peak_phase=memory.peak_phase,
+            live_by_phase_bytes=memory.live_by_phase_bytes,
+            series=memory.series,
+            source="events",
+        )
+        for rank, memory in from_events.items()
+    ]
+    if not found and telemetry is not None:
+        device = {trace.rank: trace.device for trace in directory.ranks}
+        found = [_from_telemetry(row, device) for row in _peaks(telemetry).iter_rows(named=True)]
+    return tuple(sorted(found, key=lambda memory: memory.rank))
+
+
+def _peaks(telemetry: Telemetry) -> pl.DataFrame:
+    known = telemetry.step.drop_nulls("memory_allocated_peak_bytes")
+    return known.sort("memory_allocated_peak_bytes", descending=True).unique("rank", keep="first").sort("rank")
+
+
+def _from_telemetry(row: Mapping[str, Any], device: Mapping[int, str]) -> RankMemory:
+    return RankMemory(
+        rank=row["rank"],
+        device=device.get(row["rank"], ""),
+        allocated_peak_bytes=row["memory_allocated_peak_bytes"],
+        reserved_peak_bytes=row["memory_reserved_peak_bytes"],
+        capacity_bytes=None,
+        peak_at_ns=row["end_ns"],
+        peak_phase=f"step {row['step']}",
+        live_by_phase_bytes={},
+        series=(),
+        source="telemetry",
+    )
+
+
+def telemetry_steps(
+    telemetry: Telemetry | None, counts: Counts | None, attribution: Attribution
+) -> tuple[TelemetryStep, ...]:
+    """Every training step the hooks saw."""
+    if telemetry is None or telemetry.step.is_empty():
+        return ()
+    profiled = set(attribution.parts["step"].unique().to_list())
+    table = telemetry.step.group_by("step").agg(
+        pl.col("start_ns").min(),
+        duration_ns=(pl.col("end_ns") - pl.col("start_ns")).max(),
+        tokens=pl.col("tokens").sum(),
+        loss=pl.col("loss").mean(),
+        gradient_norm=pl.col("gradient_norm").mean(),
+    )
+    violation: dict[int, float] = {}
+    if counts is not None:
+        per_step = intervals(counts).group_by("step").agg(pl.col("maxvio_rank").mean())
+        violation = dict(per_step.rows())
+    return tuple(
+        TelemetryStep(**row, maxvio_rank=violation.get(row["step"]), profiled=row["step"] in profiled)
+        for row in table.sort("step").iter_rows(named=True)
+    )
+
+
+def provenance(run: Mapping[str, Any]) -> Mapping[str, Json]:
+    """run.json as it was read."""
+    return dict(run)

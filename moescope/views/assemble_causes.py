@@ -1,0 +1,75 @@
+"""Waits and causes into the dataclasses of the view model."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from moescope.align import Alignment
+from moescope.attribution import Attribution
+from moescope.views.model import Cause, Wait, WaitEdge
+
+
+def waits(alignment: Alignment) -> tuple[Wait, ...]:
+    """Per rank, step and kind of collective."""
+    table = alignment.collectives.group_by("rank", "step", "kind").agg(
+        pl.col("arrival_wait_ns").sum(),
+        pl.col("removable_wait_ns").sum(),
+        pl.col("transfer_ns").sum(),
+        times_last=pl.col("is_last").sum().cast(pl.Int64),
+        uncertainty_ns=pl.col("clock_uncertainty_ns").sum(),
+    )
+    table = table.with_columns(pl.col("step").fill_null(-1)).sort("step", "rank", "kind")
+    return tuple(Wait(**row) for row in table.iter_rows(named=True))
+
+
+def wait_edges(alignment: Alignment, num_steps: int) -> tuple[WaitEdge, ...]:
+    """Who waited for whom."""
+    table = (
+        alignment.collectives.filter(pl.col("late_rank").is_not_null() & (pl.col("arrival_wait_ns") > 0))
+        .group_by("rank", "late_rank")
+        .agg(pl.col("arrival_wait_ns").sum())
+        .sort("rank", "late_rank")
+    )
+    return tuple(WaitEdge(waiter, late, round(wait / num_steps)) for waiter, late, wait in table.rows())
+
+
+def causes(attribution: Attribution, alignment: Alignment) -> tuple[Cause, ...]:
+    """What made ranks wait, largest cost first. Charged waits are whole ns and sum to the waits per step."""
+    table = attribution.causes
+    charged = _whole(table["charged_ns"].to_list())
+    spread = _uncertainty(alignment, attribution.num_steps)
+    return tuple(
+        Cause(
+            cause=cause,
+            rank=culprit,
+            layer=layer,
+            cost_ns_per_step=round(cost),
+            share_of_step=cost / attribution.step_ns if attribution.step_ns else 0.0,
+            uncertainty_ns=min(round(cost), spread),
+            charged_wait_ns_per_step=whole,
+        )
+        for (cause, culprit, layer, cost), whole in zip(
+            table.select("cause", "culprit", "layer", "cost_ns").rows(), charged, strict=True
+        )
+    )
+
+
+def _uncertainty(alignment: Alignment, num_steps: int) -> int:
+    """What the clocks' uncertainty can add up to in one step, if every collective across hosts is off the same way."""
+    across = alignment.collectives.filter(pl.col("tier") == "across hosts")
+    if across.is_empty():
+        return 0
+    return (
+        int(across.group_by("instance").agg(pl.col("clock_uncertainty_ns").max())["clock_uncertainty_ns"].sum())
+        // num_steps
+    )
+
+
+def _whole(values: list[float]) -> list[int]:
+    """Rounded to integers whose sum is the rounded sum: the largest remainders are rounded up."""
+    floors = [int(value // 1) for value in values]
+    short = round(sum(values)) - sum(floors)
+    by_remainder = sorted(range(len(values)), key=lambda index: values[index] - floors[index], reverse=True)
+    for index in by_remainder[:short]:
+        floors[index] += 1
+    return floors

@@ -1,0 +1,164 @@
+"""One call from a directory to everything the outputs show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from moescope.align import Alignment, align_ranks
+from moescope.align.groups import with_members
+from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
+from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry
+from moescope.errors import DataMissingError
+from moescope.findings import findings
+from moescope.telemetry import Telemetry, open_telemetry
+from moescope.trace import RankTrace, TraceDirectory, open_directory
+from moescope.views import cache as results
+from moescope.views.assemble import clocks, collectives, memory, provenance, rank_steps, sources, steps, telemetry_steps
+from moescope.views.assemble_causes import causes, wait_edges, waits
+from moescope.views.assemble_load import load_view
+from moescope.views.gather import finding_inputs, missing
+from moescope.views.model import Analysis
+
+Progress = Callable[[int, int, str], None]
+HostGroups = Sequence[Sequence[int]]
+
+PARALLEL_FROM_EVENTS = 400_000
+"""Ranks are profiled in parallel processes when the folder holds more events than this."""
+
+
+def analyze(
+    path: str | Path,
+    *,
+    hosts: HostGroups | None = None,
+    rank_regex: str | None = None,
+    workers: int | None = None,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Read, align, attribute and judge the traces and telemetry under ``path``.
+
+    ``hosts``: ranks that share a clock, one sequence per host, where the traces do not say. ``rank_regex``: see
+    ``trace.open_directory``. ``cache``: use and keep the result under ``.moescope/``. ``progress(done, total, what)``.
+    Raises ``InputUnreadableError`` when nothing could be read, ``DataMissingError`` when ``hosts`` names no rank that is there.
+    """
+    root = Path(path)
+    stored = results.result_path(root, (hosts, rank_regex)) if cache and root.exists() else None
+    if stored is not None and (known := results.load(stored)) is not None:
+        return known
+    directory = open_directory(root, rank_regex=rank_regex, workers=workers, progress=progress)
+    analysis = analyze_directory(directory, open_telemetry(root), hosts=hosts, workers=workers, progress=progress)
+    if stored is not None:
+        results.save(stored, analysis)
+    return analysis
+
+
+def analyze_directory(
+    directory: TraceDirectory,
+    telemetry: Telemetry | None,
+    *,
+    hosts: HostGroups | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """The same for a directory that is already open."""
+    profiles = _profiles(directory.ranks, workers, progress)
+    host_of_rank = _hosts(directory.ranks, hosts)
+    world = _world(directory.ranks)
+    members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
+    alignment = align_ranks(members, host_of_rank)
+    attribution = attribute(profiles, alignment)
+    counts = _counts(telemetry, alignment)
+    return _assemble(directory, telemetry, profiles, host_of_rank, alignment, attribution, counts)
+
+
+def _assemble(
+    directory: TraceDirectory,
+    telemetry: Telemetry | None,
+    profiles: Sequence[RankProfile],
+    host_of_rank: Mapping[int, str],
+    alignment: Alignment,
+    attribution: Attribution,
+    counts: Counts | None,
+) -> Analysis:
+    run = dict(telemetry.run) if telemetry is not None else {}
+    load = load_view(counts, attribution) if counts is not None else None
+    world_size = len(_world(directory.ranks))
+    basis = str(run.get("basis", "unknown"))
+    inputs = finding_inputs(directory, telemetry, profiles, alignment, attribution, counts, load, basis, world_size)
+    return Analysis(
+        name=str(run.get("name") or directory.path.resolve().name),
+        path=str(directory.path),
+        basis=basis if basis in ("measured", "simulated") else "unknown",
+        controls=tuple(str(control) for control in run.get("controls", ()) or ()),
+        world_size=world_size,
+        sources=sources(directory, host_of_rank),
+        steps=steps(attribution),
+        ranks=rank_steps(attribution, profiles, host_of_rank),
+        clock=clocks(alignment),
+        waits=waits(alignment),
+        wait_edges=wait_edges(alignment, attribution.num_steps),
+        causes=causes(attribution, alignment),
+        findings=findings(inputs),
+        missing=missing(directory, telemetry, profiles, alignment, counts, world_size),
+        collectives=collectives(alignment),
+        load=load,
+        memory=memory(profiles, telemetry, directory),
+        telemetry=telemetry_steps(telemetry, counts, attribution),
+        provenance=provenance(run),
+    )
+
+
+def _profiles(traces: Sequence[RankTrace], workers: int | None, progress: Progress | None) -> list[RankProfile]:
+    """Every rank profiled, in the order given; large folders in parallel processes."""
+    show = progress or (lambda done, total, what: None)
+    num_workers = min(workers or 2, len(traces))
+    if sum(trace.num_events for trace in traces) < PARALLEL_FROM_EVENTS or num_workers < 2:
+        profiles = []
+        for done, trace in enumerate(traces, start=1):
+            profiles.append(profile_rank(trace))
+            show(done, len(traces), f"rank {trace.rank}")
+        return profiles
+    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        profiles = []
+        for done, profile in enumerate(pool.map(profile_rank, traces), start=1):
+            profiles.append(profile)
+            show(done, len(traces), f"rank {profile.rank}")
+    return profiles
+
+
+def _hosts(traces: Sequence[RankTrace], hosts: HostGroups | None) -> dict[int, str]:
+    """The host of every rank: as the user grouped them, else as recorded; ranks without a name share one."""
+    if hosts is None:
+        return {trace.rank: trace.host or "" for trace in traces}
+    given = {rank: f"host{index}" for index, ranks in enumerate(hosts) for rank in ranks}
+    present = [trace.rank for trace in traces]
+    if not set(given) & set(present):
+        raise DataMissingError(
+            f"--hosts names ranks {sorted(given)[:8]}, but the traces are of ranks {sorted(set(present))[:8]}",
+            hint="Group the ranks that are there, for example --hosts 0-3,4-7.",
+            code="hosts-unknown",
+        )
+    return {rank: given.get(rank, "other") for rank in present}
+
+
+def _world(traces: Sequence[RankTrace]) -> list[int]:
+    """Every rank of the job: as many as the traces say, and at least those that are there."""
+    recorded = max((trace.world_size or 0 for trace in traces), default=0)
+    highest = max((trace.rank for trace in traces), default=-1)
+    return list(range(max(recorded, highest + 1)))
+
+
+def _counts(telemetry: Telemetry | None, alignment: Alignment) -> Counts | None:
+    """Expert counts from telemetry, else rows from the exchanges' splits."""
+    if telemetry is not None:
+        parallel = telemetry.run.get("parallel")
+        parallel = parallel if isinstance(parallel, Mapping) else {}
+        found = counts_from_telemetry(
+            telemetry.expert_load, parallel.get("ep_groups") or (), parallel.get("expert_placement")
+        )
+        if found is not None:
+            return found
+    return counts_from_splits(alignment.collectives)

@@ -1,0 +1,52 @@
+"""Results kept beside the store, so an analysed folder opens at once.
+
+A result is keyed by the identity of every input file, the options and the version; a key that does not match is
+ignored, a file that cannot be decoded too. Only plain data is stored: nothing in it can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from moescope import __version__
+from moescope.trace import fingerprint
+from moescope.trace.store import store_folder
+from moescope.views.model import SCHEMA, Analysis
+
+FORMAT = 1
+"""Raised when the stored form or the meaning of a number changes."""
+
+
+def result_path(path: Path, options: object) -> Path:
+    """Where the result for this input and these options lies."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(f"{SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}".encode())
+    for file in sorted([path / "run.json", *path.glob("telemetry/**/*")]):
+        if file.is_file():
+            stat = file.stat()
+            digest.update(f"{file} {stat.st_size} {stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+    folder, _ = store_folder(path if path.is_dir() else path.parent)
+    return folder / f"analysis-{digest.hexdigest()}.json"
+
+
+def load(file: Path) -> Analysis | None:
+    """The stored result; None where there is none or it does not decode."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Analysis)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def save(file: Path, analysis: Analysis) -> None:
+    """Write beside, then rename; a folder that cannot be written costs only the speed of the next opening."""
+    beside = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(msgspec.json.encode(analysis))
+        beside.replace(file)
+    except OSError:
+        beside.unlink(missing_ok=True)

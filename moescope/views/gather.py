@@ -1,0 +1,148 @@
+"""What the rules need, gathered; and what the input lacks, said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from moescope.align import Alignment
+from moescope.attribution import Attribution, RankProfile
+from moescope.attribution.load import Counts, intervals
+from moescope.findings import Inputs
+from moescope.telemetry import Telemetry
+from moescope.trace import TraceDirectory
+from moescope.views.model import Load, Missing
+
+
+def finding_inputs(
+    directory: TraceDirectory,
+    telemetry: Telemetry | None,
+    profiles: Sequence[RankProfile],
+    alignment: Alignment,
+    attribution: Attribution,
+    counts: Counts | None,
+    load: Load | None,
+    basis: str,
+    world_size: int,
+) -> Inputs:
+    """Inputs of the rules."""
+    table = intervals(counts) if counts is not None else pl.DataFrame()
+    problems = [str(problem) for problem in directory.problems]
+    problems += list(telemetry.problems) if telemetry is not None else []
+    return Inputs(
+        basis=basis,
+        world_size=world_size,
+        ranks=tuple(sorted({profile.rank for profile in profiles})),
+        alignment=alignment,
+        attribution=attribution,
+        load_intervals=table,
+        load_floor_rank=load.maxvio_rank_floor if load is not None else 0.0,
+        load_source=counts.source if counts is not None else "",
+        memory={profile.rank: profile.memory for profile in profiles if profile.memory is not None},
+        problems=problems,
+    )
+
+
+def missing(
+    directory: TraceDirectory,
+    telemetry: Telemetry | None,
+    profiles: Sequence[RankProfile],
+    alignment: Alignment,
+    counts: Counts | None,
+    world_size: int,
+) -> tuple[Missing, ...]:
+    """Everything the input lacks, with the question it leaves open and how to record it."""
+    return tuple(
+        [
+            *_ranks(profiles, world_size),
+            *_damage(directory, telemetry),
+            *_device(profiles),
+            *_collectives(alignment, profiles),
+            *_load(telemetry, counts),
+            *_memory(profiles),
+        ]
+    )
+
+
+def _ranks(profiles: Sequence[RankProfile], world_size: int) -> Iterator[Missing]:
+    present = {profile.rank for profile in profiles}
+    absent = sorted(set(range(world_size)) - present)
+    if absent:
+        few = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+        yield Missing(
+            what=f"traces of {len(absent)} of {world_size} ranks (ranks {few})",
+            why="waits for them and their own parts are unknown; time spent waiting for them counts as transfer",
+            how_to_record="Profile the same steps on every rank, and put all files into one folder.",
+        )
+    if not any(profile.has_step_marks for profile in profiles):
+        yield Missing(
+            what="step markers",
+            why="the whole file is taken as one step; costs are per file, not per step",
+            how_to_record="Call profiler.step() after every training step, or use the hooks' obs.step().",
+        )
+
+
+def _damage(directory: TraceDirectory, telemetry: Telemetry | None) -> Iterator[Missing]:
+    for problem in directory.problems:
+        yield Missing(
+            what=str(problem),
+            why=problem.effect or "what was lost there is in no number",
+            how_to_record="Record the window again, or copy the file again if it was cut on the way.",
+        )
+    for text in telemetry.problems if telemetry is not None else []:
+        yield Missing(what=text, why="telemetry is incomplete there", how_to_record="See the training job's own log.")
+
+
+def _device(profiles: Sequence[RankProfile]) -> Iterator[Missing]:
+    if any(not profile.on_gpu for profile in profiles):
+        yield Missing(
+            what="device events (a host-only trace)",
+            why="the threads that run operations stand for the device; kernels, copies and their overlap are unknown",
+            how_to_record="On a GPU, add ProfilerActivity.CUDA to the profiler's activities; on a CPU run nothing is missing.",
+        )
+
+
+def _collectives(alignment: Alignment, profiles: Sequence[RankProfile]) -> Iterator[Missing]:
+    if all(profile.instances.is_empty() for profile in profiles):
+        yield Missing(
+            what="collectives",
+            why="waits, transfers and clocks cannot be found",
+            how_to_record="Profile steps in which the ranks communicate, with CPU activity on.",
+        )
+    for refusal in alignment.refusals:
+        yield Missing(
+            what=f"a match for {refusal.num_collectives} collectives of group {refusal.group}",
+            why=f"{refusal.reason}; they take no part in waits",
+            how_to_record="Record with a torch that stores sequence numbers (2.12 or later), or with record_shapes=True.",
+        )
+
+
+def _load(telemetry: Telemetry | None, counts: Counts | None) -> Iterator[Missing]:
+    if counts is None:
+        yield Missing(
+            what="expert counts",
+            why="load per expert and rank is unknown, and expert load cannot be told from a slow rank",
+            how_to_record="Attach the hooks (moescope_hooks.observe), or record all-to-all split sizes with record_shapes=True.",
+        )
+    elif counts.source != "telemetry":
+        yield Missing(
+            what="counts per expert",
+            why="load is known per rank only, from the exchanges' split sizes",
+            how_to_record="Attach the hooks (moescope_hooks.observe).",
+        )
+    if telemetry is None:
+        yield Missing(
+            what="run.json and telemetry",
+            why="configuration, losses and steps outside the profiled window are unknown",
+            how_to_record="Attach the hooks (moescope_hooks.observe), which write both.",
+        )
+
+
+def _memory(profiles: Sequence[RankProfile]) -> Iterator[Missing]:
+    if all(profile.memory is None for profile in profiles):
+        yield Missing(
+            what="memory events",
+            why="peaks, and what was live at them, are unknown",
+            how_to_record="Pass profile_memory=True to torch.profiler, or use the hooks.",
+        )
