@@ -9,10 +9,11 @@ import polars as pl
 
 from moescope.align import Alignment
 from moescope.attribution.causes import summarise
-from moescope.attribution.delays import charge_waits
-from moescope.attribution.expert_work import RowCost, expert_work, row_costs
+from moescope.attribution.delays import charge_waits, excesses
+from moescope.attribution.expert_work import RowCost, expected_ns, expert_work, row_costs, work_ns
 from moescope.attribution.parts import rank_parts
 from moescope.attribution.profile import RankProfile, profile_rank
+from moescope.attribution.spans import spans
 from moescope.attribution.timeline import Timeline, timelines
 
 __all__ = ["Attribution", "RankProfile", "attribute", "profile_rank"]
@@ -37,9 +38,13 @@ class Attribution:
 def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribution:
     """Attribute every rank's step."""
     lines = timelines(profiles, alignment)
-    work = expert_work(alignment.collectives, lines)
+    rows, spent = spans(alignment.collectives, lines)
+    measured = work_ns(rows, spent, lines)
+    work = expert_work(rows, measured)
     costs = row_costs(work)
-    charges = charge_waits(alignment.collectives, lines, costs)
+    host_is_device = {rank: not line.on_gpu for rank, line in lines.items()}
+    deviation = excesses(rows, spent, measured, expected_ns(rows, measured, costs), host_is_device)
+    charges = charge_waits(rows, deviation, {rank: int(line.edges_ns[0]) for rank, line in lines.items()})
     parts = rank_parts(lines)
     windows = parts.group_by("step").agg(pl.col("window_ns").max())
     num_steps = max(len(windows), 1)

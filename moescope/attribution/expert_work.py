@@ -14,11 +14,11 @@ import polars as pl
 
 from moescope.align.frames import conform
 from moescope.align.robust import lad_line
-from moescope.attribution.timeline import Activity, Timeline
+from moescope.attribution.timeline import Activity, FloatArray, Timeline
 
 SCHEMA = {
     "instance": pl.Int64, "step": pl.Int64, "layer": pl.Int32, "microbatch": pl.Int32, "backward": pl.Boolean,
-    "rank": pl.Int64, "rows": pl.Float64, "work_ns": pl.Float64,
+    "turn": pl.Int64, "rank": pl.Int64, "rows": pl.Float64, "work_ns": pl.Float64,
 }  # fmt: skip
 
 
@@ -32,30 +32,26 @@ class RowCost:
     num_points: int
 
 
-def expert_work(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> pl.DataFrame:
+def work_ns(rows: pl.DataFrame, spent: FloatArray, timelines: Mapping[int, Timeline]) -> FloatArray:
+    """Time of work in each row's span, [len(rows)]: compute; on a host-only trace the host's own time between
+    operations too, since there the host is the device."""
+    host_only = rows["rank"].replace_strict(
+        {rank: not line.on_gpu for rank, line in timelines.items()}, return_dtype=pl.Boolean
+    )
+    compute = spent[:, Activity.TOKEN_WORK] + spent[:, Activity.OTHER_COMPUTE]
+    return np.where(host_only.to_numpy(), compute + spent[:, Activity.HOST], compute)
+
+
+def expert_work(rows: pl.DataFrame, work: FloatArray) -> pl.DataFrame:
     """One row per layer, microbatch, direction and rank with the columns of SCHEMA.
 
-    ``collectives``: ``Alignment.collectives``; ``timelines``: per rank.
+    ``rows``: ``spans.spans``; ``work``: ``work_ns``.
     """
-    takes = (pl.col("kind") == "all_to_all") & (
-        ((pl.col("phase") == "combine") & ~pl.col("backward").fill_null(False))
-        | ((pl.col("phase") == "dispatch") & pl.col("backward").fill_null(False))
+    table = rows.with_columns(
+        work_ns=pl.Series(work), rows="rows_processed", backward=pl.col("backward").fill_null(False)
     )
-    exchanges = collectives.filter((pl.col("kind") == "all_to_all") & (pl.col("in_splits").list.len() > 0))
-    before = exchanges.sort("rank", "start_ns").with_columns(
-        previous_end_ns=pl.col("end_ns").shift(1).over("rank", "group")
-    )
-    work = before.filter(takes & pl.col("previous_end_ns").is_not_null())
-    parts = [_of_rank(part, timelines[int(rank)]) for (rank,), part in work.group_by(["rank"], maintain_order=True)]
-    return pl.concat(parts).sort("instance", "rank") if parts else pl.DataFrame(schema=SCHEMA)
-
-
-def _of_rank(part: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
-    low, high = part["previous_end_ns"].to_numpy(), part["start_ns"].to_numpy()
-    spent = timeline.spent_ns(low, np.maximum(low, high))[:, Activity.TOKEN_WORK]
-    sent = part["in_splits"].list.sum().cast(pl.Float64)
-    columns = part.select("instance", "step", "layer", "microbatch", pl.col("backward").fill_null(False), "rank")
-    return conform(columns.with_columns(rows=sent, work_ns=pl.Series(spent)), SCHEMA)
+    table = table.filter(pl.col("is_expert_work") & pl.col("rows").is_not_null() & pl.col("complete"))
+    return conform(table, SCHEMA).sort("instance", "rank")
 
 
 def row_costs(work: pl.DataFrame) -> dict[bool, RowCost]:
@@ -75,3 +71,14 @@ def row_costs(work: pl.DataFrame) -> dict[bool, RowCost]:
         residual = float(np.median(np.abs(y - fixed - slope * x)))
         costs[bool(backward)] = RowCost(fixed, slope, residual, len(x))
     return costs
+
+
+def expected_ns(rows: pl.DataFrame, work: FloatArray, costs: Mapping[bool, RowCost]) -> FloatArray:
+    """What each row's expert work should take at the fitted cost of a row, [len(rows)]; all of it where no cost is known."""
+    processed = rows["rows_processed"].cast(pl.Float64).to_numpy()
+    backward = rows["backward"].fill_null(False).to_numpy()
+    expected = work.copy()
+    for direction, cost in costs.items():
+        mine = (backward == direction) & ~np.isnan(processed)
+        expected[mine] = cost.fixed_ns + cost.ns_per_row * processed[mine]
+    return expected

@@ -169,13 +169,14 @@ def _entropy(values: pl.Series) -> float:
 
 
 def imbalance_cost_ns(work: pl.DataFrame) -> Mapping[int, float]:
-    """Per layer, the sum over steps, microbatches and directions of (max over ranks - mean) expert time, ns.
+    """Per layer, the sum over steps, microbatches and directions of (max over ranks - mean over ranks) expert time, ns.
 
-    ``work``: ``expert_work``. Ranks are compared within their expert-parallel group, one exchange at a time.
+    ``work``: ``expert_work``. Ranks are compared at the same turn of the same step, over all expert-parallel groups: groups
+    work side by side, and the slowest holds up the next reduction.
     """
     if work.is_empty():
         return {}
-    each = work.group_by("instance", "layer").agg(loss=pl.col("work_ns").max() - pl.col("work_ns").mean())
+    each = work.group_by("step", "turn", "layer").agg(loss=pl.col("work_ns").max() - pl.col("work_ns").mean())
     total = each.drop_nulls("layer").group_by("layer").agg(pl.col("loss").sum())
     return {int(layer): float(loss) for layer, loss in total.rows()}
 

@@ -49,23 +49,16 @@ class Timeline:
     """``pieces``: ``step, start_ns, end_ns, label, part, activity, layer`` in time order, common clock."""
 
     rank: int
+    on_gpu: bool
+    """False on a host-only trace, where the host's threads stand for the device."""
     pieces: pl.DataFrame
     edges_ns: IntArray
     cumulative_ns: FloatArray
     """[len(edges_ns), activities]: time spent on each activity before each edge."""
-    token_ns: IntArray
-    """Moments at which rows for this rank's experts arrived, sorted."""
-    token_rows: FloatArray
-    """[len(token_ns) + 1]: rows that arrived before each moment."""
 
     def spent_ns(self, start_ns: IntArray, end_ns: IntArray) -> FloatArray:
         """Time on each activity within ``[start_ns, end_ns]``; [n, activities]."""
         return self._before(end_ns) - self._before(start_ns)
-
-    def rows_received(self, start_ns: IntArray, end_ns: IntArray) -> FloatArray:
-        """Rows that arrived for this rank's experts within ``(start_ns, end_ns]``; [n]."""
-        high = np.searchsorted(self.token_ns, end_ns, side="right")
-        return self.token_rows[high] - self.token_rows[np.searchsorted(self.token_ns, start_ns, side="right")]
 
     def _before(self, moment_ns: IntArray) -> FloatArray:
         slot = np.clip(np.searchsorted(self.edges_ns, moment_ns, side="right") - 1, 0, len(self.edges_ns) - 2)
@@ -77,20 +70,20 @@ class Timeline:
 def timelines(profiles: Sequence[RankProfile], alignment: Alignment) -> dict[int, Timeline]:
     """Every rank's timeline on the common clock; a rank's windows follow one another."""
     pieces: dict[int, list[pl.DataFrame]] = {}
+    on_gpu = {profile.rank: profile.on_gpu for profile in profiles}
     for profile in profiles:
         mine = alignment.collectives.filter((pl.col("rank") == profile.rank) & (pl.col("window") == profile.window))
         clock = alignment.clock_of(profile.rank)
         cut = _cut_communication(profile, mine)
         cut = cut.with_columns(start_ns=clock.to_common(cut["start_ns"]), end_ns=clock.to_common(cut["end_ns"]))
         pieces.setdefault(profile.rank, []).append(cut)
-    return {rank: _timeline(rank, pl.concat(parts), alignment.collectives) for rank, parts in pieces.items()}
+    return {rank: _timeline(rank, pl.concat(parts), on_gpu=on_gpu[rank]) for rank, parts in pieces.items()}
 
 
-def _timeline(rank: int, pieces: pl.DataFrame, collectives: pl.DataFrame) -> Timeline:
+def _timeline(rank: int, pieces: pl.DataFrame, *, on_gpu: bool) -> Timeline:
     pieces = pieces.sort("start_ns")
-    token_ns, token_rows = _arrivals(collectives.filter(pl.col("rank") == rank))
     edges, cumulative = _cumulative(pieces)
-    return Timeline(rank, pieces, edges, cumulative, token_ns, token_rows)
+    return Timeline(rank, on_gpu, pieces, edges, cumulative)
 
 
 def _cut_communication(profile: RankProfile, collectives: pl.DataFrame) -> pl.DataFrame:
@@ -137,14 +130,3 @@ def _cumulative(pieces: pl.DataFrame) -> tuple[IntArray, FloatArray]:
     at = np.searchsorted(edges, end)
     np.add.at(spent, (at, pieces["activity"].to_numpy()), (end - start).astype(np.float64))
     return edges, np.cumsum(spent, axis=0)
-
-
-def _arrivals(collectives: pl.DataFrame) -> tuple[IntArray, FloatArray]:
-    """Ends of the exchanges that bring rows to experts: dispatch, and the backward pass of combine."""
-    brings = ((pl.col("phase") == "dispatch") & ~pl.col("backward").fill_null(False)) | (
-        (pl.col("phase") == "combine") & pl.col("backward").fill_null(False)
-    )
-    rows = collectives.filter((pl.col("kind") == "all_to_all") & brings & (pl.col("out_splits").list.len() > 0))
-    rows = rows.sort("end_ns")
-    received = rows["out_splits"].list.sum().to_numpy().astype(np.float64)
-    return rows["end_ns"].to_numpy(), np.concatenate(([0.0], np.cumsum(received)))

@@ -171,6 +171,7 @@ def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
         basis=inputs.finding_basis,
         evidence={
             "page": "communication",
+            "is_upper_bound": True,
             "transfer_by_kind_ns": by_kind,
             "formula": "mean over ranks of exposed transfer",
         },
@@ -199,6 +200,7 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
         basis=inputs.finding_basis,
         evidence={
             "page": "verdict",
+            "is_upper_bound": True,
             "host_launch_ns": round(launch),
             "sync_ns": round(sync),
             "outside_ns": round(outside),
