@@ -1,6 +1,36 @@
 """moescope: where the step of a mixture-of-experts training run goes.
 
-``moescope.open(path)`` reads and analyses a folder of traces; see :class:`moescope.run.Run`.
+``moescope.open(path)`` gives the analysis of a folder of traces as dataclasses and polars frames.
 """
 
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moescope.run import Run
+
 __version__ = "0.1.0"
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    hosts: Sequence[Sequence[int]] | None = None,
+    rank_regex: str | None = None,
+    workers: int | None = None,
+    cache: bool = True,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Run:
+    """Open a run directory, or any folder of Kineto traces; it is read and analysed when first asked for.
+
+    ``hosts``: ranks that share a host's clock, where the traces do not say, for example ``[range(4), range(4, 8)]``.
+    ``rank_regex``: one group that captures the rank from a file's path, where the trace lacks it. ``workers``:
+    processes that read. ``cache``: keep what was read under ``path/.moescope``. ``progress``: called with
+    ``(done, total, label)``. Errors are :class:`moescope.errors.MoescopeError`.
+    """
+    from moescope.run import Run  # noqa: PLC0415 - `import moescope` stays light
+
+    return Run(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=progress)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +149,27 @@ def test_rule_tells_right_from_wrong(module: str, source: str, broken: int) -> N
 def test_contract_imports_the_standard_library_alone() -> None:
     tree = ast.parse((ROOT / "moescope/errors.py").read_text(encoding="utf-8"))
     assert {name.split(".")[0] for name, _ in imports(tree, "moescope.errors", False)} <= sys.stdlib_module_names
+
+
+def test_third_party_imports_are_declared_and_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [
+        *project["dependencies"],
+        *(need for extra in project["optional-dependencies"].values() for need in extra),
+    ]
+    declared = {re.split(r"[<>=\[]", need)[0].lower() for need in needed}
+    pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()}
+    used = {
+        name.split(".")[0].lower()
+        for path in sources()
+        for name, _ in imports(
+            ast.parse(path.read_text(encoding="utf-8")), module_name(path), path.name == "__init__.py"
+        )
+    }
+    third_party = used - {*PACKAGES, *sys.stdlib_module_names, "_typeshed"}
+    assert {"polars", "click"} <= third_party
+    assert third_party - declared == set()
+    assert third_party - pinned == set()
 
 
 def python_files() -> list[Path]:

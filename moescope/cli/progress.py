@@ -47,7 +47,7 @@ def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
     task = bar.add_task(title, total=None)
 
     def show(done: int, total: int, label: str) -> None:
-        bar.update(task, completed=done, total=total, description=printable(f"{title} {label}".strip()))
+        bar.update(task, completed=done, total=total, description=printable(f"{title} {label}"))
 
     try:
         with _after_patience(bar.start):
@@ -68,7 +68,7 @@ def _lines(title: str, stream: TextIO) -> Iterator[Progress]:
 
     def show(done: int, total: int, label: str) -> None:
         nonlocal state
-        state = f"{title} {done} of {total} {label}".strip()
+        state = f"{title}: {done} of {total}, {label}"
         if time.monotonic() >= next_line_s:
             tell()
 

@@ -149,7 +149,7 @@ def clock_table(analysis: Analysis) -> Table | None:
     table = new_table("host", "ranks", "offset", "certain within", "drift", "anchors", "method", left=(0, 1, 6))
     for clock in analysis.clock[:MAX_ROWS]:
         table.add_row(
-            printable(clock.host),
+            printable(clock.host or "not named"),
             ranges(clock.ranks),
             f"{clock.offset_ns / 1e3:,.3f} µs",
             f"-{duration(clock.offset_ns - clock.low_ns)} +{duration(clock.high_ns - clock.offset_ns)}",

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from moescope.cli.tables import clock_table, load_table, parts_table, waits_table
 from moescope.cli.text import console, printable, rank_names
-from moescope.views.model import Analysis, Finding
+from moescope.findings import Finding
+from moescope.views.model import Analysis
 from moescope.views.text import duration, percent, plural, ratio, size
 
 MAX_FINDINGS = 5

@@ -34,7 +34,7 @@ def test_quick_work_shows_nothing(stream):
 def test_long_work_writes_plain_lines(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
-    assert run(io.StringIO()) == "Reading 3 of 3 rank2\\x1b[2J\nReading 3 of 3 rank2\n"
+    assert run(io.StringIO()) == "Reading: 3 of 3, rank2\\x1b[2J\nReading: 3 of 3, rank2\n"
 
 
 def test_long_work_draws_a_bar_on_a_terminal_and_takes_it_away(monkeypatch):
