@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from moescope.findings.model import Finding
 
@@ -275,5 +276,5 @@ class Analysis:
     load: Load | None
     memory: tuple[RankMemory, ...]
     telemetry: tuple[TelemetryStep, ...]
-    provenance: Mapping[str, Json] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     """run.json, as it was read."""
