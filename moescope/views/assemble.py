@@ -106,6 +106,7 @@ def clocks(alignment: Alignment) -> tuple[Clock, ...]:
             high_ns=clock.high_ns,
             method=clock.method,
             num_anchors=clock.num_anchors,
+            origin_ns=clock.origin_ns,
         )
         for clock in alignment.clocks
     )

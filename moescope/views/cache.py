@@ -17,7 +17,7 @@ from moescope.trace import fingerprint
 from moescope.trace.store import store_folder
 from moescope.views.model import SCHEMA, Analysis
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the stored form or the meaning of a number changes."""
 
 

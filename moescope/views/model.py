@@ -70,6 +70,8 @@ class Clock:
     high_ns: int
     method: str
     num_anchors: int
+    origin_ns: int = 0
+    """t0: the local time at which the offset holds."""
 
 
 @dataclass(frozen=True, slots=True)
