@@ -15,7 +15,6 @@ from moescope.views.text import duration, percent
 
 LEFT = 86
 RIGHT = 84
-MOST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +54,6 @@ def stacked_bars(bars: Sequence[Bar], label: str, show: Callable[[float], str], 
         parts.append(text(x + 6, y + height / 2 + 2, bar.total, class_="t num"))
     parts += [text(LEFT + v * scale, bottom + 14, bare_zeros(show(v)), anchor="middle", class_="t dim") for v in marks]
     return chart(bottom + 20, label, parts)
-
-
-def spread(count: int, always: Sequence[int], most: int = MOST_ROWS) -> list[int]:
-    """At most ``most`` of ``range(count)``: those in ``always`` first, the others evenly spread."""
-    if count <= most:
-        return list(range(count))
-    kept = set(list(always)[:most])
-    others = [i for i in range(count) if i not in kept]
-    room = most - len(kept)
-    kept.update(others[i * len(others) // room] for i in range(room))
-    return sorted(kept)
 
 
 def parts_chart(rows: Sequence[RankParts], groups: Sequence[PartGroup]) -> Markup:

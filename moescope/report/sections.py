@@ -10,7 +10,7 @@ from markupsafe import Markup
 from moescope.report import charts, heat, lines
 from moescope.views import panels_comm, panels_load, panels_run, panels_step
 from moescope.views.model import Analysis
-from moescope.views.panels import Matrix, Panel, Table
+from moescope.views.panels import Matrix, Panel, Table, spread
 from moescope.views.text import FORMATS, count, duration
 
 
@@ -90,7 +90,7 @@ def _parts(analysis: Analysis) -> list[Picture]:
     rows = panels_step.rank_parts(analysis)
     groups = panels_step.used_groups(rows)
     named = _named_ranks(analysis)
-    shown = charts.spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
+    shown = spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
     legend = tuple((f"p-{group.key}", group.label) for group in groups)
     title = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows):,} ranks; the table has all"
     return [Picture(charts.parts_chart([rows[i] for i in shown], groups), legend, title=title)]
@@ -99,7 +99,7 @@ def _parts(analysis: Analysis) -> list[Picture]:
 def _waits(analysis: Analysis) -> list[Picture]:
     rows = panels_comm.rank_waits(analysis)
     named = _named_ranks(analysis)
-    shown = charts.spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
+    shown = spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
     legend = (("w-removable", "Removable wait"), ("w-overlapped", "Other arrival wait"), ("w-transfer", "Transfer"))
     title = "Arrival wait is written at the end of each bar"
     if len(shown) < len(rows):
@@ -163,10 +163,10 @@ def _memory(analysis: Analysis) -> list[Picture]:
     order = sorted(range(len(analysis.memory)), key=lambda i: -analysis.memory[i].allocated_peak_bytes)
     extremes = [order[0], order[-1], *(i for i in order if analysis.memory[i].rank in named)]
     if any(m.series for m in analysis.memory):
-        svg, legend = lines.memory_curves(analysis, charts.spread(len(analysis.memory), extremes, lines.NUM_COLOURS))
+        svg, legend = lines.memory_curves(analysis, spread(len(analysis.memory), extremes, lines.NUM_COLOURS))
         pictures.append(Picture(svg, legend, title="Allocated over the profiled window" + _some(legend, analysis)))
     if any(m.live_by_phase_bytes for m in analysis.memory):
-        bars, legend = lines.memory_peaks(analysis, charts.spread(len(analysis.memory), extremes))
+        bars, legend = lines.memory_peaks(analysis, spread(len(analysis.memory), extremes))
         pictures.append(Picture(bars, legend, title="Live at each rank's peak, by the phase that allocated it"))
     return pictures
 

@@ -112,7 +112,12 @@ def mean_by(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
     return {key: mean(groups[key]) for key in sorted(groups)}
 
 
-def listed(items: Sequence[object], most: int = 4) -> str:
-    """``1, 2, 3 and 5 more``."""
-    head = ", ".join(str(item) for item in items[:most])
-    return head if len(items) <= most else f"{head} and {len(items) - most} more"
+def spread(count: int, always: Sequence[int], most: int = 32) -> list[int]:
+    """At most ``most`` of ``range(count)``: those in ``always`` first, the others evenly spread."""
+    if count <= most:
+        return list(range(count))
+    kept = set(list(always)[:most])
+    others = [i for i in range(count) if i not in kept]
+    room = most - len(kept)
+    kept.update(others[i * len(others) // room] for i in range(room))
+    return sorted(kept)

@@ -10,6 +10,10 @@ NO_COUNTS = Empty(
     "There are no expert counts: neither telemetry, nor split sizes of the dispatch, nor grouped-GEMM shapes.",
     "Attach moescope_hooks.observe(model, out=RUN), or record split sizes with record_shapes=True.",
 )
+NO_EXPERTS = Empty(
+    "Only the tokens of whole ranks are known; counts per expert are not recorded.",
+    "Attach moescope_hooks.observe(model, out=RUN).",
+)
 SOURCES = {
     "telemetry": "counts recorded by the hooks",
     "splits": "split sizes of the dispatch in the trace",
@@ -68,7 +72,7 @@ def expert_panel(analysis: Analysis) -> Panel:
     key, title, question = "experts", "Load of experts", "Which experts are hot, in which layer?"
     matrix = expert_matrix(analysis.load) if analysis.load else None
     if analysis.load is None or matrix is None:
-        return Panel(key, title, question, empty=NO_COUNTS)
+        return Panel(key, title, question, empty=NO_EXPERTS if analysis.load else NO_COUNTS)
     layers = [layer for layer in analysis.load.layers if layer.expert_tokens]
     cells = [
         (value, layer, expert)

@@ -15,6 +15,18 @@ NO_STEPS = Empty(
     "No profiled training step was found in the traces (ProfilerStep ranges or device events).",
     "Call profiler.step() once per training step, or record with moescope train --profile.",
 )
+CAUSES = {
+    "expert_load": "the expert load",
+    "slow_rank": "the slowness at equal load",
+    "slow_network": "the network",
+    "volume_imbalance": "the uneven volume",
+    "small_gemm": "the small matrix products",
+    "host": "the host",
+    "memory": "the memory operations",
+    "upstream_wait": "the earlier waiting",
+    "unexplained": "the unexplained lateness",
+}
+"""Cause -> how a sentence names it, before ``of rank 3``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +126,9 @@ def causes_panel(analysis: Analysis) -> Panel:
     )  # fmt: skip
     first = causes[0]
     where = "" if first.rank is None else f" of rank {first.rank}"
-    where += "" if first.layer is None else f" in layer {first.layer}"
+    where += "" if first.layer is None else f", layer {first.layer}"
     reading = (
-        f"Most of the waiting comes from {first.cause.replace('_', ' ')}{where}: "
+        f"The costliest cause is {CAUSES.get(first.cause, first.cause.replace('_', ' '))}{where}: "
         f"{duration(first.cost_ns_per_step)} per step ({percent(first.share_of_step)})."
     )
     return Panel(key, title, question, reading, (Table("causes", columns, rows),))

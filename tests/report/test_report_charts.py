@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moescope.report import charts, heat
 from moescope.report.svg import bare_zeros, nice_step, shorten, tag, ticks
-from moescope.views.panels import Matrix
+from moescope.views.panels import Matrix, spread
 from moescope.views.panels_step import rank_parts, used_groups
 from moescope.views.text import duration
 
@@ -86,7 +86,7 @@ def test_heat_map_covers_every_cell_once() -> None:
 @given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=20), st.integers(1, 40))
 def test_spread_keeps_the_named_and_the_limit(count: int, named: set[int], most: int) -> None:
     named = {i for i in named if i < count}
-    kept = charts.spread(count, sorted(named), most)
+    kept = spread(count, sorted(named), most)
     assert kept == sorted(set(kept))
     assert len(kept) == min(count, most)
     assert all(0 <= i < count for i in kept)
