@@ -11,12 +11,12 @@ __all__ = ["FINDING_CODES", "Finding", "Inputs", "findings"]
 
 
 def findings(inputs: Inputs) -> tuple[Finding, ...]:
-    """All findings, gravest first; ``balanced`` where nothing is lost to ranks or host.
+    """All findings, gravest first; ``balanced`` where no cause makes ranks wait.
 
     Within a severity, costs that a fix would recover come before upper bounds, each by size.
     """
     found = [finding for rule in RULES for finding in rule(inputs)]
-    losses = [f for f in found if f.cost_ns_per_step and f.severity in ("warning", "critical")]
+    losses = [f for f in found if f.cost_ns_per_step and not f.evidence.get("is_upper_bound")]
     if not losses and inputs.attribution.num_steps and len(inputs.ranks) > 1:
         found.append(_balanced(inputs))
     order = {severity: index for index, severity in enumerate(SEVERITIES)}

@@ -43,9 +43,11 @@ def _confidence(inputs: Inputs, cost_ns: float) -> str:
     return "high" if is_complete and inputs.attribution.num_steps >= 2 else "medium"
 
 
-def _top_layer(inputs: Inputs, cause: str, rank: int) -> int | None:
-    mine = inputs.attribution.causes.filter((pl.col("cause") == cause) & (pl.col("culprit") == rank))
-    mine = mine.drop_nulls("layer").sort(["cost_ns", "layer"], descending=[True, False])
+def _top_layer(inputs: Inputs, cause: str, rank: int | None) -> int | None:
+    mine = inputs.attribution.causes.filter(pl.col("cause") == cause)
+    mine = mine.filter(pl.col("culprit") == rank) if rank is not None else mine
+    mine = mine.drop_nulls("layer").group_by("layer").agg(pl.col("cost_ns").sum())
+    mine = mine.sort(["cost_ns", "layer"], descending=[True, False])
     return int(mine["layer"][0]) if len(mine) else None
 
 
@@ -56,12 +58,15 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
     share = inputs.share(cost)
     if causes.is_empty() or share < NOTICEABLE:
         return
-    rank = int(causes["culprit"][0])
+    top = int(causes["culprit"][0])
+    share_of_top = float(causes["cost_ns"][0]) / cost
+    is_one_rank = share_of_top >= min(STANDS_OUT / len(inputs.ranks), 0.6)
+    rank = top if is_one_rank else None
     intervals = inputs.load_intervals
     violation = _mean(intervals, "maxvio_rank")
     if violation is not None and violation < FLOOR_FACTOR * inputs.load_floor_rank:
         return
-    often = _share_hottest(intervals, rank)
+    who = f"most for rank {top}" if is_one_rank else "and the hottest rank changes between layers and microbatches"
     level = f", {1 + violation:.2f} times the mean load on the hottest rank" if violation is not None else ""
     yield Finding(
         code="load-imbalance",
@@ -70,7 +75,7 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
         layer=_top_layer(inputs, "expert_load", rank),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"Ranks wait {_ms(cost)} per step for the ranks that received more tokens, most for rank {rank}{level}.",
+        claim=f"Ranks wait {_ms(cost)} per step for the ranks that received more tokens, {who}{level}.",
         advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
         "a run with forced uniform routing shows the ceiling.",
         confidence=_confidence(inputs, cost),
@@ -80,7 +85,9 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
             "maxvio_rank": violation,
             "maxvio_rank_random_floor": inputs.load_floor_rank,
             "counts_from": inputs.load_source,
-            "share_of_intervals_where_hottest": often,
+            "hottest_rank": top,
+            "share_of_cost_of_hottest_rank": share_of_top,
+            "share_of_intervals_where_hottest": _share_hottest(intervals, top),
             "cost_by_rank_ns": {str(r): round(c) for r, c in causes.select("culprit", "cost_ns").head(8).rows()},
             "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks",
         },
