@@ -7,6 +7,7 @@ ranks observe, or in which one has died, skips the measurement instead of hangin
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 ROUNDS = 16
+_meetings = itertools.count()
 MAX_PEERS = 64
 
 
@@ -27,9 +29,11 @@ def _store() -> Any:
 def announce(key: str, facts: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]] | None:
     """Exchange ``facts`` among all ranks through the store; None when a rank does not come within the time limit.
 
-    Rank 0 decides for all, so that the ranks agree on whether everyone is there.
+    Rank 0 decides for all, so that the ranks agree on whether everyone is there. Meetings are numbered, so that a
+    second observation of the same process does not meet the first.
     """
     store, rank, world = _store(), dist.get_rank(), dist.get_world_size()
+    key = f"{key}/{next(_meetings)}"
     store.set(f"{key}/{rank}", json.dumps(dict(facts)))
     verdict = f"{key}/verdict"
     try:

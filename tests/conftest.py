@@ -1,0 +1,21 @@
+"""Shared by all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from rank_pool import RankPool
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Four gloo ranks that run functions for tests; started when first asked for."""
+    from rank_pool import RankPool
+
+    pool = RankPool(tmp_path_factory.mktemp("ranks") / "store")
+    yield pool
+    pool.close()
