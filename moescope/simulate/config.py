@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -92,6 +91,8 @@ class SimConfig:
     """Relative spread of a kernel's time from one launch to the next."""
     router_spread: float = 0.02
     """Spread of the experts' popularity in a well balanced run (sigma of its logarithm)."""
+    overlap: bool = False
+    """Two microbatches in flight: one computes while the other's rows travel."""
     hooks: bool = True
     """Write ``moescope::`` ranges and telemetry, as a run with the hooks does."""
     measured_clock: bool = True
@@ -143,21 +144,29 @@ class SimConfig:
         return rank // self.ranks_per_host
 
     def arguments(self) -> list[str]:
-        """The options of ``moescope simulate`` that give this run."""
-        found = [f"--{name.replace('_', '-')}={value}" for name, value in _changed(self).items() if name in OPTIONS]
-        found += [f"--fault={fault.describe()}" for fault in self.faults]
-        return found
+        """The options of ``moescope simulate`` that give this run; what no option sets is not among them."""
+        plain = _options(SimConfig())
+        changed = {name: value for name, value in _options(self).items() if value != plain[name]}
+        options = [f"--{name}" if value is True else f"--{name}={value}" for name, value in changed.items()]
+        return options + [f"--fault={fault.describe()}" for fault in self.faults]
 
     def host_name(self, host: int) -> str:
         """Name of a host as the traces record it."""
         return f"node{host}"
 
 
-OPTIONS = ("ranks", "ranks_per_host", "ep_size", "steps", "microbatches", "tokens", "seed")
-"""Fields that the command line sets by options of the same name."""
-
-
-def _changed(config: SimConfig) -> dict[str, object]:
-    """Fields that differ from their defaults."""
-    plain = {f.name: f.default for f in dataclasses.fields(SimConfig) if f.default is not dataclasses.MISSING}
-    return {name: getattr(config, name) for name, default in plain.items() if getattr(config, name) != default}
+def _options(config: SimConfig) -> dict[str, object]:
+    """Options of the command line and their values in ``config``."""
+    return {
+        "ranks": config.ranks,
+        "ranks-per-host": config.ranks_per_host,
+        "ep": config.ep_size,
+        "steps": config.steps,
+        "microbatches": config.microbatches,
+        "tokens": config.tokens,
+        "layers": config.model.num_layers,
+        "experts": config.model.num_experts,
+        "overlap": config.overlap,
+        "seed": config.seed,
+        "no-hooks": not config.hooks,
+    }

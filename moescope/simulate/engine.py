@@ -79,7 +79,7 @@ class _Draws:
 
 def _integers(times: FloatArray) -> IntArray:
     """The run's own times as integers."""
-    return np.rint(times[0]).astype(np.int64)
+    return np.asarray(np.rint(times[0]), dtype=np.int64)
 
 
 class Engine:

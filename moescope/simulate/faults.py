@@ -180,7 +180,7 @@ class HostJitter(Fault):
     cause: ClassVar[str | None] = "host"
     rank: int = 0
     share: float = 0.3
-    mean_us: float = 150.0
+    mean_us: float = 400.0
 
     def host_extra_ns(self, shape: tuple[int, int], rng: np.random.Generator) -> FloatArray | None:
         extra = np.zeros(shape)

@@ -25,6 +25,12 @@ _CONTEXT_BYTES = 600 << 20
 """What the driver keeps of the device's memory."""
 
 
+Place = tuple[int | None, int | None]
+"""Microbatch and layer."""
+Block = tuple[int, int]
+"""Address and bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
     """One allocation, or one release (negative bytes), just before operation ``index`` computes."""
@@ -43,7 +49,7 @@ class _Allocator:
     free: dict[int, list[int]] = field(default_factory=dict)
     events: list[MemoryEvent] = field(default_factory=list)
 
-    def take(self, index: int, num_bytes: int) -> tuple[int, int]:
+    def take(self, index: int, num_bytes: int) -> Block:
         """Allocate; returns (address, bytes)."""
         size = -(-num_bytes // _ROUND_BYTES) * _ROUND_BYTES
         blocks = self.free.get(size)
@@ -55,7 +61,7 @@ class _Allocator:
         self.events.append(MemoryEvent(index, num_bytes, address, self.allocated))
         return address, num_bytes
 
-    def give(self, index: int, block: tuple[int, int]) -> None:
+    def give(self, index: int, block: Block) -> None:
         """Release what :meth:`take` returned."""
         address, num_bytes = block
         self.free.setdefault(-(-num_bytes // _ROUND_BYTES) * _ROUND_BYTES, []).append(address)
@@ -76,25 +82,35 @@ def rank_memory(config: SimConfig, groups: dict[str, Groups], records: Sequence[
     """Replay the allocations of ``rank``; the run is warm, so that the allocator no longer grows."""
     static = state_bytes(config)
     allocator = _Allocator(static)
-    kept: dict[tuple[int | None, int | None], list[tuple[int, int]]] = {}
-    brief: deque[tuple[int, int]] = deque()
-    behind: tuple[int | None, int | None] | None = None
+    kept: dict[Place, list[Block]] = {}
+    reached: dict[int | None, Place] = {}
+    brief: deque[Block] = deque()
     for index, record in enumerate(records):
         op = record.op
-        here = (op.span.microbatch, op.span.layer) if op.span is not None and op.span.backward else None
-        if behind is not None and here != behind:
-            for block in kept.pop(behind, []):
+        for place in _passed(op, reached):
+            for block in kept.pop(place, []):
                 allocator.give(index, block)
-        behind = here
         while len(brief) > _BRIEF:
             allocator.give(index, brief.popleft())
         num_bytes = output_bytes(op, groups, rank)
         if num_bytes:
-            block = allocator.take(index, num_bytes)
-            stays = op.span is not None and getattr(op, "kept", False)
-            (kept.setdefault((op.span.microbatch, op.span.layer), []) if stays and op.span else brief).append(block)
+            stays = isinstance(op, Kernel | Exchange) and op.kept and op.span is not None
+            home = kept.setdefault((op.span.microbatch, op.span.layer), []) if stays and op.span else brief
+            home.append(allocator.take(index, num_bytes))
     peak = max((e.allocated for e in allocator.events), default=static)
     return _filled(config, rank, RankMemory(allocator.events, static + allocator.top - _FIRST_ADDRESS, peak))
+
+
+def _passed(op: Op, reached: dict[int | None, Place]) -> list[Place]:
+    """Layers that the backward pass has left by ``op``; ``reached`` holds the layer it is in, by microbatch."""
+    if op.span is None or not op.span.backward:
+        passed = list(reached.values())
+        reached.clear()
+        return passed
+    here = (op.span.microbatch, op.span.layer)
+    before = reached.get(op.span.microbatch, here)
+    reached[op.span.microbatch] = here
+    return [before] if before != here else []
 
 
 def _filled(config: SimConfig, rank: int, memory: RankMemory) -> RankMemory:

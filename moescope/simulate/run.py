@@ -75,6 +75,7 @@ def simulate(config: SimConfig, out: str | os.PathLike[str], progress: Progress 
     simulation = run_simulation(config, progress)
     missing = {r for fault in config.faults if isinstance(fault, MissingRanks) for r in fault.listed()}
     (path / "traces").mkdir(parents=True, exist_ok=True)
+    _write(path / "run.json", (json.dumps(run_info(config), indent=2) + "\n").encode())
     for rank in range(config.ranks):
         if rank in missing:
             continue
@@ -85,7 +86,6 @@ def simulate(config: SimConfig, out: str | os.PathLike[str], progress: Progress 
     found = collectives(simulation.groups, simulation.run.records)
     if config.hooks:
         write_telemetry(path, simulation, found)
-    _write(path / "run.json", (json.dumps(run_info(config), indent=2) + "\n").encode())
     truth = truth_of(simulation, found)
     _write(path / "truth.json", json.dumps(truth, separators=(",", ":")).encode())
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from moescope_hooks.names import RangeName
@@ -12,7 +13,7 @@ from moescope.simulate import cost, layers
 from moescope.simulate import kernelnames as names
 from moescope.simulate.config import SimConfig
 from moescope.simulate.layers import Microbatch
-from moescope.simulate.program import Copy, HostWork, Kernel, Op, Program, Reduce
+from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Program, Reduce
 from moescope.simulate.scenario import Scenario
 from moescope.simulate.stalls import Stall
 from moescope.simulate.workload import IntArray, Routing, route
@@ -29,7 +30,7 @@ def build_step(config: SimConfig, scenarios: Sequence[Scenario], step: int) -> t
         HostWork(name=NEXT_BATCH, duration_ns=_NEXT_BATCH_NS),
         Copy(name="aten::copy_", num_bytes=8 * config.tokens * config.microbatches, to_host=False),
     ]
-    passes = [op for mb in microbatches for op in (*_forward(mb), *_backward(mb))]
+    passes = [op for pair in _in_flight(microbatches, 2 if config.overlap else 1) for op in _passes(pair)]
     program = Program([*loading, *passes, *_reduce(config), *_optimize(config)])
     _put_stalls(program, config, scenarios, step)
     return program, microbatches
@@ -48,6 +49,51 @@ def _microbatch(config: SimConfig, scenarios: Sequence[Scenario], step: int, ind
             merge = split // config.split_experts(scenario.compute)
             held[layer].append(computed.held.reshape(config.ranks, -1, merge).sum(-1))
     return Microbatch(config, index, routing, held)
+
+
+def _in_flight(microbatches: Sequence[Microbatch], together: int) -> Iterable[Sequence[Microbatch]]:
+    return (microbatches[i : i + together] for i in range(0, len(microbatches), together))
+
+
+def _passes(microbatches: Sequence[Microbatch]) -> Iterable[Op]:
+    """Forward and backward of the microbatches that are in flight together."""
+    if len(microbatches) == 1:
+        yield from _forward(microbatches[0])
+        yield from _backward(microbatches[0])
+    else:
+        yield from interleave([list(_forward(mb)) for mb in microbatches])
+        yield from interleave([list(_backward(mb)) for mb in microbatches])
+
+
+def interleave(programs: Sequence[Sequence[Op]]) -> Iterable[Op]:
+    """Take turns at every exchange, so that one program computes while another's rows travel.
+
+    Exchanges no longer block: each program waits for its own one when its turn has come again.
+    """
+    pending: list[Exchange | None] = [None] * len(programs)
+    for turn in zip_longest(*(list(_segments(ops)) for ops in programs), fillvalue=([], None)):
+        for index, (ops, exchange) in enumerate(turn):
+            last = pending[index]
+            if last is not None:
+                yield Join(name="c10d::wait_tensor", span=ops[0].span, autograd=last.autograd, exchange=last)
+            yield from ops
+            pending[index] = None
+            if exchange is not None:
+                launched = replace(exchange, blocking=False)
+                pending[index] = launched
+                yield launched
+
+
+def _segments(ops: Sequence[Op]) -> Iterable[tuple[list[Op], Exchange | None]]:
+    """Cut a program after each exchange."""
+    segment: list[Op] = []
+    for op in ops:
+        if isinstance(op, Exchange):
+            yield segment, op
+            segment = []
+        else:
+            segment.append(op)
+    yield segment, None
 
 
 def _forward(mb: Microbatch) -> Iterable[Op]:
