@@ -21,12 +21,6 @@ Observed = Sequence[tuple[float | None, float | None]]
 """Per row: what was observed and the random floor."""
 
 
-def balance_limit(matrix: Matrix) -> int:
-    """Powers of two that the colours reach to either side of the mean: 1, 2 or 3."""
-    logs = [abs(math.log2(v)) for row in matrix.values for v in row if v]
-    return min(3, max(1, math.ceil(max(logs, default=1.0) - 0.25)))
-
-
 def balance_level(value: float | None, limit: int) -> int | None:
     """Colour level of a multiple of the mean, on a log scale with 1 in the middle."""
     if value is None:

@@ -45,7 +45,6 @@ class Section:
     """What was left out, in words."""
 
 
-_POWERS = {-3: "⅛×", -2: "¼×", -1: "½×", 0: "1×", 1: "2×", 2: "4×", 3: "8×"}
 _Panel = Callable[[Analysis], Panel]
 _Draw = Callable[[Analysis], list[Picture]]
 
@@ -123,9 +122,9 @@ def _amounts(matrix: Matrix, label: str, show: Callable[[float], str]) -> Pictur
 
 
 def _balance(matrix: Matrix, label: str, beside: heat.Observed) -> Picture:
-    limit = heat.balance_limit(matrix)
+    limit = panels_load.balance_limit(matrix)
     levels = [[heat.balance_level(v, limit) for v in row] for row in matrix.values]
-    names = [_POWERS[power] for power in range(-limit, limit + 1)]
+    names = [panels_load.POWERS[power] for power in range(-limit, limit + 1)]
     svg = heat.heat_map(matrix, levels, label, beside) + heat.scale_bar(names, "below the mean", "above the mean")
     return Picture(svg, matrix=matrix)
 

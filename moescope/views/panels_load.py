@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from moescope.views.model import Analysis, Load
 from moescope.views.panels import Column, Empty, Matrix, Panel, Table
 from moescope.views.text import duration, factor, plural, ratio
@@ -24,6 +26,16 @@ SOURCES = {
 def _relative(values: tuple[float, ...]) -> tuple[float | None, ...]:
     mean = sum(values) / len(values) if values else 0.0
     return tuple(value / mean if mean else None for value in values)
+
+
+POWERS = {-3: "⅛×", -2: "¼×", -1: "½×", 0: "1×", 1: "2×", 2: "4×", 3: "8×"}
+"""Ticks of the colour scale of a balance."""
+
+
+def balance_limit(matrix: Matrix) -> int:
+    """Powers of two that the colours reach to either side of the mean: 1, 2 or 3."""
+    logs = [abs(math.log2(v)) for row in matrix.values for v in row if v]
+    return min(3, max(1, math.ceil(max(logs, default=1.0) - 0.25)))
 
 
 def expert_matrix(load: Load) -> Matrix | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moescope.report import charts, heat
 from moescope.report.svg import bare_zeros, nice_step, shorten, tag, ticks
 from moescope.views.panels import Matrix, spread
+from moescope.views.panels_load import balance_limit
 from moescope.views.panels_step import rank_parts, used_groups
 from moescope.views.text import duration
 
@@ -71,7 +72,7 @@ def test_balance_colour_is_centred_and_monotone(limit: int, value: float) -> Non
 
 def test_balanced_load_stays_pale() -> None:
     matrix = Matrix("layer", "rank", (0,), (0, 1), ((0.98, 1.02),), "factor")
-    limit = heat.balance_limit(matrix)
+    limit = balance_limit(matrix)
     assert limit == 1
     assert {heat.balance_level(v, limit) for v in matrix.values[0]} == {16}
 

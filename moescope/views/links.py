@@ -1,0 +1,88 @@
+"""Where the evidence of a finding is: which page, rank, layer and time range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from moescope.findings.model import Finding
+from moescope.views.model import Analysis, Collective
+
+PAGES = ("verdict", "timeline", "load", "communication", "memory", "steps", "run")
+_PAGE_OF_CODE = {
+    "load-imbalance": "load",
+    "router-collapse": "load",
+    "dropped-tokens": "load",
+    "balanced": "load",
+    "slow-rank": "communication",
+    "slow-network": "communication",
+    "volume-imbalance": "communication",
+    "exposed-communication": "communication",
+    "memory-peak": "memory",
+    "allocator-stall": "memory",
+    "clock-uncertain": "run",
+    "incomplete-input": "run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place in the dashboard; times are on the common clock."""
+
+    page: str
+    rank: int | None = None
+    layer: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    @property
+    def query(self) -> str:
+        """The place as a query string without ``?``; empty when only the page matters."""
+        fields: dict[str, object] = {"rank": self.rank, "layer": self.layer}
+        if self.start_ns is not None and self.end_ns is not None:
+            fields["t"] = f"{self.start_ns}-{self.end_ns}"
+        return urlencode({key: value for key, value in fields.items() if value is not None})
+
+
+def evidence(finding: Finding) -> Target:
+    """The page with the numbers behind ``finding``, at its rank and layer."""
+    page = str(finding.evidence.get("page") or _PAGE_OF_CODE.get(finding.code, "verdict"))
+    return Target(page if page in PAGES else "verdict", finding.rank, finding.layer)
+
+
+def moment(analysis: Analysis, finding: Finding) -> Target | None:
+    """A stretch of the timeline that shows ``finding``; None where nothing was recorded to show.
+
+    That is the range its evidence names, else the collective in which others waited longest for its rank (in its
+    layer, where it names one), else its rank's longest step.
+    """
+    start, end = finding.evidence.get("start_ns"), finding.evidence.get("end_ns")
+    if isinstance(start, int) and isinstance(end, int):
+        return Target("timeline", finding.rank, finding.layer, start, end)
+    worst = _worst(analysis.collectives, finding.rank, finding.layer)
+    if worst is not None:
+        first = min(member.start_ns for member in worst.by_rank)
+        last = max(member.end_ns for member in worst.by_rank)
+        margin = max(1, (last - first) // 4)
+        return Target("timeline", finding.rank, finding.layer, first - margin, last + margin)
+    steps = [row for row in analysis.ranks if finding.rank is None or row.rank == finding.rank]
+    if not steps:
+        return None
+    longest = max(steps, key=lambda row: row.window_ns)
+    return Target("timeline", finding.rank, None, longest.start_ns, longest.start_ns + longest.window_ns)
+
+
+def _worst(collectives: Iterable[Collective], rank: int | None, layer: int | None) -> Collective | None:
+    late = [c for c in collectives if rank is None or _last(c) == rank]
+    chosen = [c for c in late if c.layer == layer] if layer is not None else []
+    return max(chosen or late, key=waiting_ns, default=None)
+
+
+def _last(collective: Collective) -> int:
+    return max(collective.by_rank, key=lambda member: member.start_ns).rank
+
+
+def waiting_ns(collective: Collective) -> int:
+    """Arrival waits of one collective, summed over its ranks."""
+    return sum(member.arrival_wait_ns for member in collective.by_rank)
