@@ -1,0 +1,120 @@
+"""``moescope export DIR``: one aligned trace of all ranks for Perfetto, and every table as a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moescope.cli.options import HostGroups, directory_argument, json_option, reading_options
+from moescope.cli.text import printable
+from moescope.errors import ExitCode, MoescopeError
+
+if TYPE_CHECKING:
+    from moescope.cli.progress import Progress
+    from moescope.run import Run
+
+TRACE_NAME = "trace.json.gz"
+
+
+@click.command(short_help="Write one aligned trace for Perfetto, and every table as Parquet or CSV.")
+@directory_argument
+@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. [default: DIR-export]")
+@click.option("--tables", type=click.Choice(["parquet", "csv", "none"]), default="parquet", show_default=True)
+@click.option("--trace/--no-trace", default=True, help="Write the aligned trace. [default: on]")
+@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@json_option
+@reading_options
+def command(
+    path: Path,
+    *,
+    out: Path | None,
+    tables: str,
+    trace: bool,
+    force: bool,
+    as_json: bool,
+    hosts: HostGroups | None,
+    rank_regex: str | None,
+    workers: int | None,
+    cache: bool,
+) -> int:
+    """Write one trace of all ranks on the common clock, for Perfetto, and every table of the analysis.
+
+    The trace keeps each rank's events and adds tracks for steps, waits, transfers, findings, memory and received bytes.
+    In CSV files, text that a spreadsheet would run as a formula stands behind an apostrophe.
+    """
+    from moescope.cli.progress import progress
+    from moescope.run import Run
+
+    target = out or Path(f"{path.resolve().name or 'moescope'}-export")
+    refuse_existing(target, force=force)
+    with progress("Exporting") as show:
+        run = Run(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+        with whole_folder(target) as folder:
+            written = [*([write_trace(run, folder, show)] if trace else []), *write_tables(run, folder, tables)]
+            sizes = {file: (folder / file).stat().st_size for file in written}
+    if as_json:
+        files = [{"file": str(target / file), "size_bytes": size} for file, size in sizes.items()]
+        click.echo(json.dumps({"schema": "moescope.export/1", "ok": True, "folder": str(target), "files": files}))
+        return ExitCode.DONE
+    if tables != "none":
+        size = sum(size for file, size in sizes.items() if file != TRACE_NAME)
+        click.echo(printable(f"Wrote {len(run.tables)} tables, {target}/*.{tables} ({size / 1e6:.2f} MB)."))
+    if trace:
+        click.echo(printable(f"Wrote {target / TRACE_NAME} ({sizes[TRACE_NAME] / 1e6:.2f} MB)."))
+        click.echo(printable(f"Next: open {target / TRACE_NAME} at https://ui.perfetto.dev"))
+    return ExitCode.DONE
+
+
+def refuse_existing(folder: Path, *, force: bool) -> None:
+    """Raise where ``folder`` exists and may not be replaced."""
+    if folder.exists() and not force:
+        hint = "Choose another folder with -o, or pass --force."
+        raise MoescopeError(f"{folder} exists already.", hint=hint, code="folder-exists")
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder beside ``target`` that takes its place when everything in it is written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        yield beside
+        beside.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_trace(run: Run, folder: Path, show: Progress) -> str:
+    """Write the aligned trace rank by rank and return its name."""
+    from isal import igzip
+
+    from moescope.views.perfetto import chunks
+
+    analysis, traces = run.analysis, run.directory.ranks
+    with open(folder / TRACE_NAME, "wb") as raw, igzip.open(raw, "wb") as file:  # type: ignore[no-untyped-call]
+        for number, chunk in enumerate(chunks(analysis, traces)):
+            file.write(chunk.encode())
+            show(min(number, len(traces)), len(traces), TRACE_NAME)
+    return TRACE_NAME
+
+
+def write_tables(run: Run, folder: Path, suffix: str) -> list[str]:
+    """Write every table of the analysis and return their names."""
+    from moescope.views.tables import write_table
+
+    if suffix == "none":
+        return []
+    names = [f"{name}.{suffix}" for name in run.tables]
+    for name, file in zip(run.tables, names, strict=True):
+        write_table(run.table(name), folder / file)
+    return names

@@ -1,0 +1,31 @@
+"""Tables as files: Parquet, and CSV that no spreadsheet mistakes for formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+FORMULA = r"^\s*[=+\-@\t\r\n]"
+"""Text that a spreadsheet runs when a cell opens with it, blanks trimmed (OWASP, *CSV Injection*)."""
+
+
+def neutral(table: pl.DataFrame) -> pl.DataFrame:
+    """Return ``table`` for CSV: lists joined by spaces, and text that opens like a formula behind an apostrophe.
+
+    Names in traces are anybody's text; a cell such as ``=cmd|...`` would run when the file is opened.
+    """
+    lists = [name for name, dtype in table.schema.items() if isinstance(dtype, pl.List)]
+    joined = table.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
+    texts = [pl.col(name) for name, dtype in joined.schema.items() if dtype == pl.String]
+    return joined.with_columns(
+        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + text).otherwise(text).name.keep() for text in texts
+    )
+
+
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write ``table`` as ``.parquet`` or ``.csv``, as the name says."""
+    if path.suffix == ".csv":
+        neutral(table).write_csv(path)
+    else:
+        table.write_parquet(path, compression="zstd")
