@@ -17,7 +17,7 @@ import click
 from moescope import __version__
 from moescope.cli.boundary import guarded
 
-COMMANDS = ("train", "simulate", "analyze", "report", "doctor", "export")
+COMMANDS = ("train", "analyze", "report", "doctor", "export", "simulate")
 """The order of the help page: the order in which they are used."""
 
 
