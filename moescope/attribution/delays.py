@@ -114,7 +114,8 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
 def _late_beginning(begin_ns: Mapping[int, int], ranks: list[int]) -> FloatArray:
     """How much later than the median rank each rank began its window: what happened before it is not known."""
     begin = np.array([begin_ns[rank] for rank in ranks], dtype=np.int64)
-    return (begin - int(np.median(begin))).astype(np.float64)
+    since_first = (begin - begin.min(initial=np.iinfo(np.int64).max)).astype(np.float64)
+    return since_first - np.median(since_first) if len(ranks) else since_first
 
 
 def _transfer_deviation(rows: pl.DataFrame) -> FloatArray:
