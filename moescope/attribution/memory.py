@@ -35,8 +35,8 @@ class MemoryProfile:
 
 
 def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:
-    """The rank's busiest device (a GPU before the host); None where no memory events were recorded."""
-    memory = trace.memory()
+    """The rank's busiest device (a GPU before the host); None where no memory totals were recorded (torch before 1.10)."""
+    memory = trace.memory().drop_nulls("total_allocated")
     if memory.is_empty():
         return None
     on_gpu = memory.filter(pl.col("device_type") != 0)
@@ -93,7 +93,9 @@ def _innermost_name(ranges: pl.DataFrame, moment: IntArray, thread: IntArray) ->
 
 
 def _live_at(used: pl.DataFrame, phases: list[str], total: int) -> dict[str, int]:
-    """Live bytes at the last row by allocating phase; the rest was there before the window."""
+    """Live bytes at the last row by allocating phase; the rest was there before the window. Empty without addresses."""
+    if used["addr"].null_count():
+        return {}
     rows = used.with_columns(phase=pl.Series(phases[: len(used)]), turn=pl.int_range(pl.len()))
     last = rows.group_by("addr").agg(pl.all().sort_by("turn").last())
     live = last.filter(pl.col("bytes") > 0).group_by("phase").agg(pl.col("bytes").sum())
