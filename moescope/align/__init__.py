@@ -34,7 +34,8 @@ class Alignment:
 def align_ranks(instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, str]) -> Alignment:
     """Match, align and split.
 
-    ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``), local clock.
+    ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``),
+    on the local clock.
     """
     matched = match(pl.concat(instances))
     clocks = host_clocks(matched.rows, host_of_rank)

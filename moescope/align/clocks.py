@@ -32,7 +32,7 @@ MIN_ANCHORS_FOR_DRIFT = 8
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """A host's clock against the reference host's. Times in ns; ``low_ns <= offset_ns <= high_ns`` unless contradictory."""
+    """A host's clock against the reference host's, ns; ``low_ns <= offset_ns <= high_ns`` unless contradictory."""
 
     host: str
     ranks: tuple[int, ...]
@@ -70,7 +70,7 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Per instance and host: first end and last start, [instances, hosts], ns relative to ``origin_ns``, NaN if absent."""
+    """Per instance and host: first end and last start, [instances, hosts], ns since ``origin_ns``, NaN if absent."""
 
     origin_ns: int
     first_end: FloatArray
@@ -93,7 +93,8 @@ def host_clocks(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[Ho
     drifts = np.array([0.0, *(fit.drift for fit in fits)])
     low, high, feasible = _bracket(anchors, drifts)
     for column, (host, fit) in enumerate(zip(hosts[1:], fits, strict=True), start=1):
-        clocks.append(_clock(host, ranks[host], fit, (low[column], high[column]), feasible, anchors.origin_ns))
+        bracket = (low[column], high[column])
+        clocks.append(_clock(host, ranks[host], fit, bracket, feasible=feasible, origin_ns=anchors.origin_ns))
     return tuple(clocks)
 
 
@@ -177,7 +178,7 @@ def _bracket(anchors: Anchors, drifts: FloatArray) -> tuple[FloatArray, FloatArr
 
 
 def _clock(
-    host: str, ranks: tuple[int, ...], fit: _Fit, bracket: tuple[float, float], feasible: bool, origin_ns: int
+    host: str, ranks: tuple[int, ...], fit: _Fit, bracket: tuple[float, float], *, feasible: bool, origin_ns: int
 ) -> HostClock:
     low, high = bracket
     if fit.num_anchors == 0 or not np.isfinite([low, high]).all():

@@ -7,7 +7,6 @@ per backend range (``gloo:*``), begun when the calling thread issued the operati
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from moescope.align.collectives import concrete_splits, first_dtype, first_tensor_elements, item_bytes, kinds_of

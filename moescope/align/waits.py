@@ -16,7 +16,8 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
 
     ``rows``: matched collectives on the common clock. ``arrival_wait``: until the last peer with data for this rank
     begins, never more than the collective's own duration; it and ``transfer`` sum to the duration.
-    ``late_rank`` is that peer, null where nobody was later; ``is_last`` marks the last to arrive where arrivals differ. Returns the transfer models used, per tier.
+    ``late_rank`` is that peer, null where nobody was later; ``is_last`` marks the last to arrive where arrivals differ.
+    Returns the transfer models used, per tier.
     """
     rows = rows.with_columns(
         complete=pl.len().over("instance") == pl.col("members").list.len(),
@@ -27,7 +28,7 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
     )
     rows = _latest(rows)
     duration = pl.col("end_ns") - pl.col("start_ns")
-    synchronising = pl.col("kind").is_in(list(SYNCHRONISING) + ["broadcast", "gather", "scatter", "reduce", "other"])
+    synchronising = pl.col("kind").is_in([*SYNCHRONISING, "broadcast", "gather", "scatter", "reduce", "other"])
     rows = rows.with_columns(
         arrival_wait_ns=pl.when(synchronising)
         .then((pl.col("latest_ns") - pl.col("start_ns")).clip(0).clip(upper_bound=duration))
@@ -44,7 +45,10 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
 
 
 def _latest(rows: pl.DataFrame) -> pl.DataFrame:
-    """``latest_ns, late_rank``: the last peer with data for each rank; ``last_rank``: the last of all, lowest rank on ties."""
+    """``latest_ns, late_rank``: the last peer with data for each rank; ``last_rank``: the last of all.
+
+    Among ranks that are equally late the lowest is named.
+    """
     by_start = pl.col("rank").sort_by(["start_ns", "rank"], descending=[True, False]).first().over("instance")
     rows = rows.with_columns(
         latest_ns=pl.col("start_ns").max().over("instance"), late_rank=by_start, last_rank=by_start

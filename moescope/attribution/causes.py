@@ -12,8 +12,8 @@ cause lets the culprit run like the rest, so its cost is the wait averaged over 
 def summarise(charges: pl.DataFrame, num_ranks: int, num_steps: int) -> pl.DataFrame:
     """``cause, culprit, layer, charged_ns, cost_ns``: per step, largest cost first.
 
-    ``charges``: ``delays.charge_waits``. ``charged_ns`` is summed over the waiting ranks, ``cost_ns`` is what the step would be
-    shorter by.
+    ``charges``: ``delays.charge_waits``. ``charged_ns`` is summed over the waiting ranks, ``cost_ns`` is what the step
+    would be shorter by.
     """
     if charges.is_empty():
         return charges.select("cause", "culprit", "layer", "charged_ns", "cost_ns")

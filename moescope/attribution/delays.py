@@ -1,8 +1,8 @@
 """What made the late rank late, for every wait: the critical paths of the late rank and of the waiting one, compared.
 
 A rank that waited in a collective continues on the path of the rank it waited for, so waits pass on through chains
-of groups. For a wait of rank i for the late rank k, what k's path spent beyond i's, by activity, made it late, and the wait
-is charged to those excesses in proportion (the delay rule of Boehme et al., TOPC 2016, on paths in place of
+of groups. For a wait of rank i for the late rank k, what k's path spent beyond i's, by activity, made it late, and
+the wait is charged to those excesses in proportion (the delay rule of Boehme et al., TOPC 2016, on paths in place of
 processes). Every span counts as its deviation from the median rank's span at the same point of the program, so an
 excess is booked to the rank that deviates and not to all who share its path. Charges sum to the waits.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -79,7 +80,7 @@ def _medians(rows: pl.DataFrame, column: FloatArray) -> FloatArray:
 def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[int, int]) -> pl.DataFrame:
     """Every wait charged to causes: ``step, instance, layer, culprit, cause, charged_ns, cost_ns``.
 
-    ``rows``: ``spans.spans``, in time order; ``deviation``: ``excesses``; ``begin_ns``: when every rank's window begins.
+    ``rows``: ``spans.spans``, in time order; ``deviation``: ``excesses``; ``begin_ns``: when each rank's window begins.
     ``charged_ns`` sums to the arrival waits; ``cost_ns`` to the removable waits that no compute hides.
     """
     ranks = sorted(rows["rank"].unique().to_list())
@@ -95,8 +96,8 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     path[every, every, Excess.UNKNOWN] = _late_beginning(begin_ns, ranks)
     charged: list[tuple[IntArray, FloatArray]] = []
     instance = rows["instance"].to_numpy()
-    bounds = np.flatnonzero(np.concatenate(([True], instance[1:] != instance[:-1], [True]))) if len(rows) else []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    firsts = np.flatnonzero(np.concatenate(([True], instance[1:] != instance[:-1]))) if len(rows) else []
+    for first, last in pairwise([*firsts, len(rows)]):
         part = np.arange(first, last)
         members = rank[part]
         path[members, members] += deviation[part]

@@ -1,4 +1,4 @@
-"""A rank's device events as labelled intervals: on a GPU trace its kernels and copies, on a host-only trace its operations.
+"""A rank's device events as labelled intervals: kernels and copies, or on a host-only trace its operations.
 
 On a host-only trace the threads that run operations stand for the device: operations are compute, the backend's
 communication ranges are communication, and what lies between is idle.

@@ -74,7 +74,7 @@ def row_costs(work: pl.DataFrame) -> dict[bool, RowCost]:
 
 
 def expected_ns(rows: pl.DataFrame, work: FloatArray, costs: Mapping[bool, RowCost]) -> FloatArray:
-    """What each row's expert work should take at the fitted cost of a row, [len(rows)]; all of it where no cost is known."""
+    """What each row's expert work should take at the fitted cost of a row, [len(rows)]; ``work`` without one."""
     processed = rows["rows_processed"].cast(pl.Float64).to_numpy()
     backward = rows["backward"].fill_null(False).to_numpy()
     expected = work.copy()

@@ -5,8 +5,8 @@ For a stretch [a, b] and the device event that ends it, launched at L:
 * [a, L] when L > a: the device waited for the host. ``sync`` if a synchronising call had just drained the queue (it
   was open at a, or ran between a and L), ``outside`` if the host was loading data, checkpointing or collecting
   garbage, else ``host_launch``.
-* [max(a, L), b]: already launched. ``gap`` when short or on the stream that ran last (launch latency), else ``dependency``
-  (the event waited for another stream).
+* [max(a, L), b]: already launched. ``gap`` when short or on the stream that ran last (launch latency), else
+  ``dependency`` (the event waited for another stream).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def split_idle(segments: Segments, device: DeviceIntervals, host: HostState) -> 
         return segments
     start, end = segments.start_ns[idle], segments.end_ns[idle]
     if device.on_gpu:
-        cut, before, after = _gpu_reason(start, end, segments, idle, device, host)
+        cut, before, after = _gpu_reason(start, end, segments.winner[np.maximum(idle - 1, 0)], device, host)
     else:
         cut, before, after = _host_reason(start, end, segments, idle, host)
     first = segments.label.copy()
@@ -81,9 +81,9 @@ def split_idle(segments: Segments, device: DeviceIntervals, host: HostState) -> 
 
 
 def _gpu_reason(
-    start: IntArray, end: IntArray, segments: Segments, idle: IntArray, device: DeviceIntervals, host: HostState
+    start: IntArray, end: IntArray, previous: IntArray, device: DeviceIntervals, host: HostState
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """(cut, label of [start, cut], label of [cut, end]) of each idle stretch."""
+    """(cut, label of [start, cut], label of [cut, end]) of each idle stretch; ``previous``: what ran before, or -1."""
     order = np.argsort(device.start_ns, kind="stable")
     is_work = device.label[order] != Label.ALLOCATOR
     order = order[is_work]
@@ -94,7 +94,6 @@ def _gpu_reason(
     unknown = has_next & (launched < 0)
     cut = np.where(unknown, start, np.clip(launched, start, end))
     reason = _host_reason_at(start, cut, host)
-    previous = segments.winner[np.maximum(idle - 1, 0)]
     same_stream = (previous >= 0) & (device.stream[np.maximum(previous, 0)] == device.stream[following])
     is_gap = (end - cut <= SHORT_GAP_NS) | same_stream | (cut > start)
     after = np.where(is_gap, Label.GAP, Label.DEPENDENCY)

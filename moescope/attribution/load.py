@@ -23,7 +23,7 @@ from moescope.attribution.timeline import FloatArray
 class Counts:
     """What the load is computed from.
 
-    ``rank_counts``: ``step, microbatch, layer, rank, tokens``: assignments received per rank, microbatch -1 where unknown.
+    ``rank_counts``: ``step, microbatch, layer, rank, tokens``: assignments received per rank.
     ``expert_counts``: ``step, microbatch, layer, counts`` (list per expert, summed over sources), empty if only
     ranks are known. ``dropped``: ``layer, dropped_share``, empty where not recorded.
     """
@@ -144,7 +144,11 @@ def counts_from_splits(collectives: pl.DataFrame) -> Counts | None:
 
 
 def intervals(counts: Counts) -> pl.DataFrame:
-    """``step, microbatch, layer, maxvio_rank, hottest_rank, total, maxvio_expert, hottest_expert, entropy, tokens (list), ranks``."""
+    """One row per ``step, microbatch, layer``, in this order.
+
+    ``rank, tokens`` (lists), ``maxvio_rank, hottest_rank, total``; where experts are known also ``counts`` (list),
+    ``maxvio_expert, hottest_expert, entropy``, else null.
+    """
     key = ["step", "microbatch", "layer"]
     ranks = counts.rank_counts.group_by(key, maintain_order=True).agg("rank", "tokens")
     ranks = ranks.with_columns(
@@ -171,8 +175,8 @@ def _entropy(values: pl.Series) -> float:
 def imbalance_cost_ns(work: pl.DataFrame) -> Mapping[int, float]:
     """Per layer, the sum over steps, microbatches and directions of (max over ranks - mean over ranks) expert time, ns.
 
-    ``work``: ``expert_work``. Ranks are compared at the same turn of the same step, over all expert-parallel groups: groups
-    work side by side, and the slowest holds up the next reduction.
+    ``work``: ``expert_work``. Ranks are compared at the same turn of the same step, over all expert-parallel groups:
+    groups work side by side, and the slowest holds up the next reduction.
     """
     if work.is_empty():
         return {}

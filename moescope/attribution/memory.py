@@ -35,7 +35,7 @@ class MemoryProfile:
 
 
 def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:
-    """The rank's busiest device (a GPU before the host); None where no memory totals were recorded (torch before 1.10)."""
+    """The rank's busiest device (a GPU before the host); None where the trace records no memory totals."""
     memory = trace.memory().drop_nulls("total_allocated")
     if memory.is_empty():
         return None

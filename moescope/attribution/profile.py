@@ -27,8 +27,8 @@ from moescope.trace import RankTrace
 class RankProfile:
     """One rank and window, reduced. Local clock.
 
-    ``segments``: ``step, start_ns, end_ns, label, layer, token_bound, instance`` - consecutive pieces that fill each step's
-    window exactly; ``instance`` is the row of ``instances`` that a communication piece belongs to, else -1.
+    ``segments``: ``step, start_ns, end_ns, label, layer, token_bound, instance`` - consecutive pieces that fill each
+    step's window exactly; ``instance`` is the row of ``instances`` that a communication piece belongs to, else -1.
     """
 
     rank: int

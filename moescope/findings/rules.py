@@ -110,8 +110,8 @@ def slow_rank(inputs: Inputs) -> Iterator[Finding]:
         cause="slow_rank",
         code="slow-rank",
         claim="Rank {rank} takes longer than its peers for the same work; the others wait {cost} per step for it.",
-        advice="Compare clocks, temperature and power of that device with its neighbours, look for another process on its "
-        "host, and swap the node if it stays slow.",
+        advice="Compare clocks, temperature and power of that device with its neighbours, look for another process on "
+        "its host, and swap the node if it stays slow.",
     )
 
 
@@ -201,8 +201,8 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
         cost_ns_per_step=round(cost),
         share_of_step=share,
         claim=f"Devices idle {_ms(cost)} per step because the host has not launched the next work.",
-        advice="Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split sizes) and "
-        "move data loading off the step. The cost is an upper bound.",
+        advice="Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split "
+        "sizes) and move data loading off the step. The cost is an upper bound.",
         confidence="medium",
         basis=inputs.finding_basis,
         evidence={
@@ -239,8 +239,8 @@ def memory_peak(inputs: Inputs) -> Iterator[Finding]:
         share_of_step=0.0,
         claim=f"Rank {rank} peaks at {top.allocated_peak_bytes / 2**20:.1f} MiB allocated in {top.peak_phase}: "
         f"{' and '.join(text for text in (near_full, above) if text)}.",
-        advice="Balance the experts' load, bound it by a capacity factor, or recompute expert activations; a busy rank runs "
-        "out of memory first.",
+        advice="Balance the experts' load, bound it by a capacity factor, or recompute expert activations; a busy rank "
+        "runs out of memory first.",
         confidence="high",
         basis=inputs.finding_basis,
         evidence={
@@ -273,8 +273,8 @@ def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
         cost_ns_per_step=0,
         share_of_step=0.0,
         claim=f"The clock of host {worst.host or 'unnamed'} is uncertain ({why}); waits across hosts carry that error.",
-        advice="Profile a window with small collectives over all ranks (a barrier or the loss reduction), or record clock "
-        "offsets with the hooks.",
+        advice="Profile a window with small collectives over all ranks (a barrier or the loss reduction), or record "
+        "clock offsets with the hooks.",
         confidence="high",
         basis="inferred",
         evidence={

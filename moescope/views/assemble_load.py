@@ -21,7 +21,7 @@ def load_view(counts: Counts, attribution: Attribution) -> Load | None:
     ranks = tuple(sorted(counts.rank_counts["rank"].unique().to_list()))
     costs = imbalance_cost_ns(attribution.work)
     layers = tuple(
-        _layer(int(layer), part, ranks, counts, costs.get(int(layer)), attribution.num_steps)  # type: ignore[call-overload]
+        _layer(int(layer), part, ranks, counts, cost_ns=_per_step(costs.get(int(layer)), attribution.num_steps))
         for (layer,), part in table.group_by(["layer"], maintain_order=True)
     )
     layers = tuple(sorted(layers, key=lambda entry: entry.layer))
@@ -49,9 +49,7 @@ def _cost_basis(attribution: Attribution) -> str:
     return f"measured expert time between the exchanges of every layer, microbatch and rank ({where})"
 
 
-def _layer(
-    layer: int, part: pl.DataFrame, ranks: tuple[int, ...], counts: Counts, cost: float | None, num_steps: int
-) -> LoadLayer:
+def _layer(layer: int, part: pl.DataFrame, ranks: tuple[int, ...], counts: Counts, *, cost_ns: int | None) -> LoadLayer:
     of_layer = counts.rank_counts.filter(pl.col("layer") == layer)
     num_intervals = max(len(part), 1)
     by_rank = dict(of_layer.group_by("rank").agg(pl.col("tokens").sum()).rows())
@@ -73,8 +71,12 @@ def _layer(
         dropped_share=float(dropped[0]) if len(dropped) and dropped[0] is not None else None,
         entropy=_mean(part["entropy"]) if known else None,
         hottest_rank=ranks[int(np.argmax(rank_tokens))],
-        cost_ns_per_step=round(cost / num_steps) if cost is not None else None,
+        cost_ns_per_step=cost_ns,
     )
+
+
+def _per_step(cost_ns: float | None, num_steps: int) -> int | None:
+    return round(cost_ns / num_steps) if cost_ns is not None else None
 
 
 def _mean(values: pl.Series) -> float:

@@ -42,7 +42,8 @@ def analyze(
 
     ``hosts``: ranks that share a clock, one sequence per host, where the traces do not say. ``rank_regex``: see
     ``trace.open_directory``. ``cache``: use and keep the result under ``.moescope/``. ``progress(done, total, what)``.
-    Raises ``InputUnreadableError`` when nothing could be read, ``DataMissingError`` when ``hosts`` names no rank that is there.
+    Raises ``InputUnreadableError`` when nothing could be read, ``DataMissingError`` when ``hosts`` names no rank
+    that is there.
     """
     root = Path(path)
     stored = results.result_path(root, (hosts, rank_regex)) if cache and root.exists() else None
@@ -71,13 +72,22 @@ def analyze_directory(
     alignment = align_ranks(members, host_of_rank)
     attribution = attribute(profiles, alignment)
     counts = _counts(telemetry, alignment)
-    return _assemble(directory, telemetry, profiles, host_of_rank, alignment, attribution, counts)
+    return _assemble(
+        directory,
+        telemetry,
+        profiles,
+        host_of_rank=host_of_rank,
+        alignment=alignment,
+        attribution=attribution,
+        counts=counts,
+    )
 
 
 def _assemble(
     directory: TraceDirectory,
     telemetry: Telemetry | None,
     profiles: Sequence[RankProfile],
+    *,
     host_of_rank: Mapping[int, str],
     alignment: Alignment,
     attribution: Attribution,
@@ -87,7 +97,17 @@ def _assemble(
     load = load_view(counts, attribution) if counts is not None else None
     world_size = len(_world(directory.ranks))
     basis = str(run.get("basis", "unknown"))
-    inputs = finding_inputs(directory, telemetry, profiles, alignment, attribution, counts, load, basis, world_size)
+    inputs = finding_inputs(
+        directory,
+        telemetry,
+        profiles,
+        alignment=alignment,
+        attribution=attribution,
+        counts=counts,
+        load=load,
+        basis=basis,
+        world_size=world_size,
+    )
     return Analysis(
         name=str(run.get("name") or directory.path.resolve().name),
         path=str(directory.path),
@@ -102,7 +122,7 @@ def _assemble(
         wait_edges=wait_edges(alignment, attribution.num_steps),
         causes=causes(attribution, alignment),
         findings=findings(inputs),
-        missing=missing(directory, telemetry, profiles, alignment, counts, world_size),
+        missing=missing(directory, telemetry, profiles, alignment=alignment, counts=counts, world_size=world_size),
         collectives=collectives(alignment),
         load=load,
         memory=memory(profiles, telemetry, directory),
@@ -113,7 +133,7 @@ def _assemble(
 
 def _profiles(traces: Sequence[RankTrace], workers: int | None, progress: Progress | None) -> list[RankProfile]:
     """Every rank profiled, in the order given; large folders in parallel processes."""
-    show = progress or (lambda done, total, what: None)
+    show = progress or _show_nothing
     num_workers = min(workers or 2, len(traces))
     if sum(trace.num_events for trace in traces) < PARALLEL_FROM_EVENTS or num_workers < 2:
         profiles = []
@@ -127,6 +147,10 @@ def _profiles(traces: Sequence[RankTrace], workers: int | None, progress: Progre
             profiles.append(profile)
             show(done, len(traces), f"rank {profile.rank}")
     return profiles
+
+
+def _show_nothing(_done: int, _total: int, _what: str) -> None:
+    """Progress that nobody watches."""
 
 
 def _hosts(traces: Sequence[RankTrace], hosts: HostGroups | None) -> dict[int, str]:

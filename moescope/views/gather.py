@@ -19,6 +19,7 @@ def finding_inputs(
     directory: TraceDirectory,
     telemetry: Telemetry | None,
     profiles: Sequence[RankProfile],
+    *,
     alignment: Alignment,
     attribution: Attribution,
     counts: Counts | None,
@@ -48,6 +49,7 @@ def missing(
     directory: TraceDirectory,
     telemetry: Telemetry | None,
     profiles: Sequence[RankProfile],
+    *,
     alignment: Alignment,
     counts: Counts | None,
     world_size: int,
@@ -99,7 +101,8 @@ def _device(profiles: Sequence[RankProfile]) -> Iterator[Missing]:
         yield Missing(
             what="device events (a host-only trace)",
             why="the threads that run operations stand for the device; kernels, copies and their overlap are unknown",
-            how_to_record="On a GPU, add ProfilerActivity.CUDA to the profiler's activities; on a CPU run nothing is missing.",
+            how_to_record="On a GPU, add ProfilerActivity.CUDA to the profiler's activities; on a CPU run nothing is "
+            "missing.",
         )
 
 
@@ -114,7 +117,8 @@ def _collectives(alignment: Alignment, profiles: Sequence[RankProfile]) -> Itera
         yield Missing(
             what=f"a match for {refusal.num_collectives} collectives of group {refusal.group}",
             why=f"{refusal.reason}; they take no part in waits",
-            how_to_record="Record with a torch that stores sequence numbers (2.12 or later), or with record_shapes=True.",
+            how_to_record="Record with a torch that stores sequence numbers (2.12 or later), or with "
+            "record_shapes=True.",
         )
 
 
@@ -123,7 +127,8 @@ def _load(telemetry: Telemetry | None, counts: Counts | None) -> Iterator[Missin
         yield Missing(
             what="expert counts",
             why="load per expert and rank is unknown, and expert load cannot be told from a slow rank",
-            how_to_record="Attach the hooks (moescope_hooks.observe), or record all-to-all split sizes with record_shapes=True.",
+            how_to_record="Attach the hooks (moescope_hooks.observe), or record all-to-all split sizes with "
+            "record_shapes=True.",
         )
     elif counts.source != "telemetry":
         yield Missing(
