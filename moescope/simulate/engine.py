@@ -30,7 +30,7 @@ _GAP_NS = 2_500.0
 """Python between two operations."""
 _HOST_NOISE = 0.12
 """Spread of CPU times (sigma of their logarithm)."""
-_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, Copy: 14_000.0, HostWork: 0.0, Join: 3_000.0}
+_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, Copy: 14_000.0, Join: 3_000.0}
 _LAUNCH_SHARE = 0.4
 """How far into an operation the launch is."""
 _LAUNCH_LATENCY_NS = 4_600.0
@@ -99,12 +99,13 @@ class Engine:
     def execute(self, program: Program, step: int) -> None:
         """Run one step."""
         rng = np.random.default_rng([self.config.seed, _ENGINE, step])
-        shape = (len(program.ops), self.config.ranks)
+        own = [not (isinstance(op, HostWork) and op.inserted) for op in program.ops]
+        shape = (sum(own), self.config.ranks)
         host = np.exp(_HOST_NOISE * rng.standard_normal(shape))
         speed = 1 + self.config.kernel_noise * rng.standard_normal(shape)
         extra = self._host_extra(shape, step)
         self.run.step_starts.append(self._cpu.copy())
-        for index, op in enumerate(program.ops):
+        for index, op in zip(np.cumsum(own) - 1, program.ops, strict=True):
             late = 0.0 if extra is None else extra[index]
             self._issue(op, step, _Draws(host[index], late, speed[index]), rng)
         self._queue = self._queue[-_QUEUE:]
@@ -126,11 +127,10 @@ class Engine:
         return total
 
     def _issue(self, op: Op, step: int, draws: _Draws, rng: np.random.Generator) -> None:
-        cpu_start = self._cpu + _GAP_NS * draws.host
-        cpu_time = _CPU_NS[type(op)] * draws.host
         if isinstance(op, HostWork):
-            cpu_start, cpu_time = self._host_work(op, cpu_start)
-        cpu_time = cpu_time + draws.late
+            cpu_start, cpu_time = self._host_work(op, draws)
+        else:
+            cpu_start, cpu_time = self._cpu + _GAP_NS * draws.host, _CPU_NS[type(op)] * draws.host + draws.late
         launch = cpu_start + _LAUNCH_SHARE * cpu_time
         device = not isinstance(op, HostWork | Join)
         if device and len(self._queue) >= _QUEUE:
@@ -145,9 +145,10 @@ class Engine:
         cpu = _integers(cpu_start), _integers(cpu_end), _integers(launch)
         self.run.records.append(Record(op, step, *cpu, _integers(start), _integers(end), together))
 
-    def _host_work(self, op: HostWork, cpu_start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _host_work(self, op: HostWork, draws: _Draws) -> tuple[FloatArray, FloatArray]:
         """Start and length; one with runtime calls waits until the device is idle."""
-        length = np.broadcast_to(np.asarray(op.duration_ns, dtype=np.float64), cpu_start.shape)
+        length = np.broadcast_to(np.asarray(op.duration_ns, dtype=np.float64), self._cpu.shape)
+        cpu_start = self._cpu if op.inserted else self._cpu + _GAP_NS * draws.host
         if op.calls:
             idle = np.maximum(self._compute, np.maximum.reduce(list(self._comm.values())))
             cpu_start = np.where(length > 0, np.maximum(cpu_start, idle), cpu_start)

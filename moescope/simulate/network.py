@@ -72,7 +72,7 @@ def finish_times(
     left = sizes.copy()
     finish = np.full(sizes.shape, -np.inf)
     pending = sizes > 0
-    now = np.where(pending, ready, np.inf).min((1, 2))
+    now = np.where(pending.any((1, 2)), np.where(pending, ready, np.inf).min((1, 2)), 0.0)
     quantum = np.broadcast_to(np.asarray(quantum_ns, dtype=np.float64), now.shape)
     while pending.any():
         clock = now[:, None, None]

@@ -95,6 +95,8 @@ class HostWork(Op):
     duration_ns: float | FloatArray
     calls: tuple[tuple[str, float], ...] = ()
     """Runtime calls that fill the time, after the device has gone idle."""
+    inserted: bool = False
+    """Not of the program: without its duration, everything else is as if it were not there."""
 
 
 @dataclass(slots=True)

@@ -183,8 +183,14 @@ def _place(program: Program, stall: Stall, duration: cost.FloatArray) -> tuple[i
     position = places[min(int(stall.at * len(places)), len(places) - 1)]
     neighbour = program.ops[position]
     name = "aten::empty" if stall.calls else ""
-    op = HostWork(name=name, span=neighbour.span, autograd=neighbour.autograd, duration_ns=duration, calls=stall.calls)
-    return position, op
+    return position, HostWork(
+        name=name,
+        span=neighbour.span,
+        autograd=neighbour.autograd,
+        duration_ns=duration,
+        calls=stall.calls,
+        inserted=True,
+    )
 
 
 def _fits(site: str, op: Op) -> bool:
