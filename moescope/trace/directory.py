@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 
 from moescope.errors import InputUnreadableError, MoescopeError
-from moescope.trace.identity import rank_from_name, worker_of
-from moescope.trace.ingest import Job, ingest, looks_like_trace
+from moescope.trace.identity import looks_like_trace, rank_from_name, worker_of
+from moescope.trace.ingest import Job, ingest
 from moescope.trace.model import EVENT_SCHEMA, CategoryType, Problem, ProcessGroup
 from moescope.trace.patterns import Patterns, load_patterns
 from moescope.trace.store import Entry, entry_for, file_key, store_folder
@@ -102,6 +102,7 @@ def open_directory(
     for m, _ in metadata:
         if not m["is_trace"]:
             _note_other(m, notes, problems)
+        notes.extend(f"{m['file']}: {remark}" for remark in m.get("remarks", []))
     if not traces:
         raise _nothing_read(root, problems, notes)
     ranks = _windows(_with_ranks(traces, regex, problems), problems)
@@ -188,11 +189,8 @@ def _read_all(
 
 def _note_other(metadata: dict[str, Any], notes: list[str], problems: list[Problem]) -> None:
     name = metadata["file"]
-    if metadata["gzip_fault"] or looks_like_trace(name):
-        why = (
-            f"the compressed stream is {metadata['gzip_fault']}" if metadata["gzip_fault"] else "no trace events in it"
-        )
-        problems.append(Problem(name, None, f"not readable as a trace: {why}", "skipped", code="not-a-trace"))
+    if looks_like_trace(name):
+        problems.append(Problem(name, None, "no trace events in it", "skipped", code="not-a-trace"))
     else:
         notes.append(f"{name} is not a trace; skipped")
 

@@ -55,6 +55,11 @@ def rank_from_name(name: str, rank_regex: re.Pattern[str] | None) -> int | None:
     return None
 
 
+def looks_like_trace(name: str) -> bool:
+    """Whether a file's name promises a trace, so that one without events is worth a word."""
+    return re.search(r"trace|rank|\.pt\.", PurePath(name).name, re.IGNORECASE) is not None
+
+
 def worker_of(name: str) -> str:
     """The part of a TensorBoard file name that names the process: ``host_pid`` of ``host_pid.1694.pt.trace.json``."""
     return re.sub(r"(\.\d+)?(\.pt)?(\.trace)?\.json(\.gz)?\Z", "", PurePath(name).name)

@@ -1,4 +1,4 @@
-"""Repair of one broken JSON object: control characters, stray quotes and backslashes, trailing commas."""
+"""Repair of one broken JSON object: control characters, stray quotes and backslashes, trailing commas, NaN."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _LENIENT = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CLOSES = re.compile(r'\s*(?:[:}\]]|,\s*(?:["{\[\-0-9tfnNI]|[}\]])|\Z)')
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def repair_object(text: str) -> tuple[dict[str, Any], str] | None:
@@ -58,3 +59,46 @@ def _string(text: str, position: int) -> tuple[str, int]:
             out.append(character)
         position += 1
     return "".join(out), position
+
+
+def redecode(value: Any) -> tuple[Any, int]:
+    """``value`` with strings that were read as Latin-1 read as UTF-8, and how many of them are not valid UTF-8."""
+    if isinstance(value, str):
+        return _redecode_text(value)
+    if isinstance(value, list):
+        items = [redecode(item) for item in value]
+        return [item for item, _ in items], sum(bad for _, bad in items)
+    if isinstance(value, dict):
+        keys = [_redecode_text(key) for key in value]
+        items = [redecode(item) for item in value.values()]
+        pairs = zip(keys, items, strict=True)
+        return {key: item for (key, _), (item, _) in pairs}, sum(bad for _, bad in [*keys, *items])
+    return value, 0
+
+
+def _redecode_text(text: str) -> tuple[str, int]:
+    if text.isascii():
+        return text, 0
+    try:
+        raw = text.encode("latin-1")
+    except UnicodeEncodeError:  # holds a character above U+00FF: it came from a \u escape
+        return _SURROGATE.sub("\ufffd", text), int(_SURROGATE.search(text) is not None)
+    try:
+        return raw.decode("utf-8"), 0
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace"), 1
+
+
+def plain_fields(event: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """``event`` without the fields whose type no event has, and whether there were any."""
+    args = event.get("args")
+    kept = {key: value for key, value in event.items() if key == "args" or not isinstance(value, list | dict)}
+    for key in ("ph", "cat"):
+        if kept.get(key) is not None and not isinstance(kept[key], str):
+            del kept[key]
+    if args is None or isinstance(args, dict):
+        scalars = ("External id", "external id", "device", "stream", "correlation", "bytes")
+        fine = {k: v for k, v in (args or {}).items() if not (k in scalars and isinstance(v, list | dict))}
+        return kept | {"args": fine}, len(kept) < len(event) or len(fine) < len(args or {})
+    del kept["args"]
+    return kept, True

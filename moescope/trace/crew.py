@@ -1,0 +1,169 @@
+"""Helper processes that share work with the calling thread.
+
+A helper is ``python -m moescope.trace.worker``: it takes pickled tasks on its standard input and answers on its
+standard output. Unlike a pool of :mod:`multiprocessing` it needs no guard in the caller's main module, starts while
+the caller already works, and a helper that dies costs its task a second run here, not the result.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+_LENGTH = struct.Struct("<Q")
+Function = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class _Task:
+    function: Function
+    arguments: tuple[Any, ...]
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+    returned: bool = False
+    """A helper took the task and died."""
+
+    def perform(self) -> None:
+        try:
+            self.result = self.function(*self.arguments)
+        except Exception as error:  # raised again where the result is asked for
+            self.error = error
+        self.done.set()
+
+
+def send(stream: IO[bytes], value: object) -> None:
+    """Write one pickled message."""
+    payload = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """Read one pickled message. Raises :class:`EOFError` where the other side is gone."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(header)
+    payload = stream.read(length)
+    if len(payload) < length:
+        raise EOFError
+    return pickle.loads(payload)
+
+
+class Crew:
+    """``num_helpers`` processes beside the calling thread; use as a context manager."""
+
+    def __init__(self, num_helpers: int):
+        self._todo: queue.Queue[_Task | None] = queue.Queue()
+        self._helpers = [_start(num_helpers + 1) for _ in range(num_helpers)]
+        self._threads = [threading.Thread(target=self._serve, args=(h,), daemon=True) for h in self._helpers]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for helper in self._helpers:
+            helper.kill()
+        for _thread in self._threads:
+            self._todo.put(None)
+        for thread, helper in zip(self._threads, self._helpers, strict=True):
+            thread.join()
+            helper.wait()
+            for stream in (helper.stdin, helper.stdout):
+                if stream is not None:
+                    _close(stream)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the helpers."""
+        return [helper.pid for helper in self._helpers]
+
+    def run(self, function: Function, arguments: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:
+        """``function(*a)`` for each of ``arguments``, in order; at most ``ahead`` are taken before their result is.
+
+        ``function`` must be importable by name. The calling thread works too.
+        """
+        pending: deque[_Task] = deque()
+        source = iter(arguments)
+        more = True
+        while more or pending:
+            while more and len(pending) < ahead:
+                item = next(source, None)
+                more = item is not None
+                if item is not None:
+                    pending.append(_Task(function, item))
+                    self._todo.put(pending[-1])
+            if pending and pending[0].done.is_set():
+                task = pending.popleft()
+                if task.error is not None:
+                    raise task.error
+                yield task.result
+            elif pending:
+                self._work_or_wait(pending[0])
+
+    def _work_or_wait(self, first: _Task) -> None:
+        try:
+            task = self._todo.get_nowait()
+        except queue.Empty:
+            first.done.wait()
+            task = first if first.returned else None
+        if task is not None:
+            task.returned = False
+            task.done.clear()
+            task.perform()
+
+    def _serve(self, helper: subprocess.Popen[bytes]) -> None:
+        """Hand tasks to ``helper`` until the crew is dismissed or the helper is gone."""
+        if helper.stdin is None or helper.stdout is None or not _ready(helper.stdout):
+            return
+        while (task := self._todo.get()) is not None:
+            try:
+                send(helper.stdin, (task.function, task.arguments))
+                task.error, task.result = receive(helper.stdout)
+            except (OSError, EOFError, pickle.UnpicklingError):
+                task.returned = True
+                task.done.set()
+                return
+            task.done.set()
+
+
+def _start(num_processes: int) -> subprocess.Popen[bytes]:
+    threads = max(1, (os.cpu_count() or 1) // num_processes)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "POLARS_MAX_THREADS": str(threads),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "moescope.trace.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def _ready(stream: IO[bytes]) -> bool:
+    try:
+        return bool(receive(stream) == "ready")
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return False
+
+
+def _close(stream: IO[bytes]) -> None:
+    try:
+        stream.close()
+    except BrokenPipeError:  # the helper was killed with a task half sent
+        return

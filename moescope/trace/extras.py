@@ -1,0 +1,130 @@
+"""Communication arguments, memory events and process names: the events that need all their arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
+
+Event = dict[str, Any]
+
+_DICTS = msgspec.json.Decoder(list[Event], float_hook=str)
+_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
+
+
+def pick(data: bytes, marker: bytes, wanted: Callable[[Event], bool], expected: int | None) -> Sequence[Event]:
+    """The ``wanted`` events of the JSON list ``data``, in order; each contains ``marker``; floats keep their text.
+
+    Only the events around the marker are decoded, unless that does not give as many as ``expected``.
+    """
+    separator = _SEPARATOR.search(data)
+    if separator is not None:
+        try:
+            picked = _wanted(b"[" + b",".join(_around(data, marker, separator[0])) + b"]", wanted)
+        except msgspec.DecodeError:
+            picked = []
+        if picked and expected in (None, len(picked)):
+            return picked
+    return _wanted(data, wanted)
+
+
+def _wanted(data: bytes, wanted: Callable[[Event], bool]) -> list[Event]:
+    return [event for event in _DICTS.decode(data) if wanted(event)]
+
+
+def _around(data: bytes, marker: bytes, separator: bytes) -> Iterator[bytes]:
+    """The stretches of ``data`` between separators that contain ``marker``."""
+    opening = separator.index(b"{")
+    end = data.index(b"[") + 1
+    while (at := data.find(marker, end)) >= 0:
+        before = data.rfind(separator, end - 1, at)
+        start = before + opening if before >= 0 else end
+        after = data.find(separator, at)
+        end = after + 1 if after >= 0 else data.rindex(b"]")
+        yield data[start:end].strip().lstrip(b",")
+
+
+def carries_communication(event: Event) -> bool:
+    """Whether a complete event has communication arguments."""
+    return event.get("ph") == "X" and "Collective name" in arguments(event)
+
+
+def is_memory(event: Event) -> bool:
+    """Whether the event is an allocation or a free."""
+    return event.get("name") == "[memory]" and event.get("ph") != "X"
+
+
+def names_process(event: Event) -> bool:
+    """Whether the event is metadata that names a process."""
+    return event.get("ph") == "M" and event.get("name") in ("process_name", "process_labels")
+
+
+def arguments(event: Event) -> dict[str, Any]:
+    """The event's arguments, empty where there are none."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def communication_row(index: int, args: dict[str, Any]) -> tuple[Any, ...]:
+    """A row of the table of communication arguments."""
+    lists = [_int_list(args.get(key)) for key in ("Process Group Ranks", "In split size", "Out split size")]
+    return (
+        index,
+        _text(args.get("Collective name")),
+        _text(args.get("dtype")),
+        as_int64(args.get("In msg nelems")),
+        as_int64(args.get("Out msg nelems")),
+        as_int64(args.get("Group size")),
+        as_int64(args.get("Seq")),
+        as_int64(args.get("Src Rank")),
+        as_int64(args.get("Dst Rank")),
+        _text(args.get("Process Group Name")),
+        _text(args.get("Process Group Description")),
+        *(values for values, _ in lists),
+        any(cut for _, cut in lists),
+    )
+
+
+def memory_row(event: Event) -> tuple[Any, ...]:
+    """A row of the memory table, its time relative to the file's base."""
+    args = arguments(event)
+    address = as_int(args.get("Addr"))
+    return (
+        microseconds_to_ns(event.get("ts")),
+        as_int64(event.get("tid")),
+        as_int64(args.get("Bytes")),
+        None if address is None else address % 2**64,
+        as_int64(args.get("Total Allocated")),
+        as_int64(args.get("Total Reserved")),
+        as_int64(args.get("Device Type")),
+        as_int64(args.get("Device Id")),
+    )
+
+
+def label(event: Event) -> tuple[str, str]:
+    """Key and text of a process name or label."""
+    args = arguments(event)
+    return f"{event.get('name')} {event.get('pid')}", str(args.get("name", args.get("labels", "")))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None if value is None else str(value)
+
+
+def _int_list(value: object) -> tuple[list[int] | None, bool]:
+    """A list given as a list or as its text, and whether the profiler cut it short (``...``)."""
+    if isinstance(value, str):
+        items = value.strip().removeprefix("[").removesuffix("]").split(",")
+        values: list[Any] = [item.strip() for item in items if item.strip()]
+    elif isinstance(value, list):
+        values = value
+    else:
+        return None, False
+    if any(isinstance(item, str) and "..." in item for item in values):
+        return None, True
+    numbers = [as_int64(item) for item in values]
+    return (None, False) if None in numbers else ([n for n in numbers if n is not None], False)

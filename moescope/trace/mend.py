@@ -1,0 +1,204 @@
+"""A stretch of the event list that is not valid JSON -> the events that can be read, as valid JSON.
+
+The stretch is cut wherever an event seems to begin. Runs of pieces that are valid together are kept as they are; a
+piece that is not is joined with the next ones (the cut may lie inside an event), else repaired, else dropped. Every
+repair and every loss is counted, with the byte offset of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from moescope.trace.decode import are_events
+from moescope.trace.faults import Faults
+from moescope.trace.repair import plain_fields, redecode, repair_object
+from moescope.trace.split import EVENT_START
+
+_START = re.compile(EVENT_START)
+_GAP = re.compile(r"[\s,]*")
+_ENDS = re.compile(r"\}\s*\](?=\s*(?:[,}]|\Z))")
+_NOT_A_NUMBER = re.compile(r'(?<!\\)(":\s*)(-?(?:nan|inf(?:inity)?))(?=\s*[,}\]])', re.IGNORECASE)
+_STRICT = json.JSONDecoder(parse_float=str)
+Follows = Literal["part", "event", "nothing"]
+"""What may follow a stretch: the rest of its last event, a new event, or nothing of the list."""
+
+_LOST = '{"ph":"D"}'
+_JOIN_AT_MOST = 8
+_LONGEST_RUN = 4096
+
+
+@dataclass(slots=True)
+class Mended:
+    """What a stretch of the list came to."""
+
+    events: list[str] = field(default_factory=list)
+    """Pieces of valid JSON, each one or more events separated by commas; ``_LOST`` stands for one that was lost."""
+    rest: int = 0
+    """Where the part begins that may continue in the next stretch; if ``ended``, where the list's end is behind."""
+    ended: bool = False
+    """Whether the list's closing bracket was found."""
+
+    def json(self) -> bytes:
+        """The events as one JSON list."""
+        return ("[" + ",".join(self.events) + "]").encode("latin-1")
+
+
+def mend(data: bytes, offset: int, faults: Faults, follows: Follows) -> Mended:
+    """Read what can be read of ``data``, which lies at byte ``offset`` of the file.
+
+    Where a part ``follows``, what is incomplete at the end is left in ``rest``.
+    """
+    # Latin-1 maps bytes to characters one to one, so positions are byte offsets.
+    text, count = _NOT_A_NUMBER.subn(_blank, data.decode("latin-1"))
+    if count:
+        faults.note("not-a-number", f"byte {offset}", count)
+    return _Mender(text, offset, faults, follows, list(_starts(text))).run()
+
+
+def _blank(match: re.Match[str]) -> str:
+    """An empty string in place of NaN, as long as what it replaces."""
+    return match[1] + '""'.ljust(len(match[2]))
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Where events seem to begin: not at the value of a key, not at the first element of a list inside an event."""
+    for match in _START.finditer(text):
+        before = text[max(0, match.start() - 64) : match.start()].rstrip()
+        if not before.endswith((":", "[")):
+            yield match.start()
+
+
+@dataclass(slots=True)
+class _Mender:
+    text: str
+    offset: int
+    faults: Faults
+    follows: Follows
+    starts: list[int]
+    out: Mended = field(default_factory=Mended)
+
+    def run(self) -> Mended:
+        """Take runs of pieces, shorter after one that is not valid, longer after one that is."""
+        position: int | None = 0
+        piece, run = 0, 64
+        while position is not None and (position := self._next(position)) is not None:
+            while piece < len(self.starts) and self.starts[piece] <= position:
+                piece += 1
+            run = self._valid_run(position, piece, run)
+            if run:
+                taken = self._piece(position, self._bound(piece + run - 1))
+                self.out.events.append(taken)
+                position, run = position + len(taken), min(2 * run, _LONGEST_RUN)
+            else:
+                position, run = self._single(position, piece), 1
+        return self.out
+
+    def _valid_run(self, position: int, piece: int, run: int) -> int:
+        """How many pieces from ``position`` on are valid together: ``run`` or fewer, 0 where the first is not."""
+        while run and not are_events(self._piece(position, self._bound(piece + run - 1)).encode("latin-1")):
+            run //= 4
+        return run
+
+    def _bound(self, piece: int) -> int:
+        """Where the piece before start number ``piece`` ends."""
+        return self.starts[piece] if piece < len(self.starts) else len(self.text)
+
+    def _piece(self, position: int, end: int) -> str:
+        return self.text[position:end].rstrip(" \t\r\n,")
+
+    def _next(self, position: int) -> int | None:
+        """Where the next event begins; None where the list or the stretch is over."""
+        while True:
+            gap = _GAP.match(self.text, position)
+            begin, position = position, gap.end() if gap else position
+            at_end = self.text[position : position + 1] in ("", "]")
+            commas = self.text.count(",", begin, position)
+            if commas > 1 or (commas == 1) == (at_end or not self.out.events):
+                self._note_commas(position, commas, at_end)
+            if not at_end:
+                return position
+            if position == len(self.text):
+                self._stop(position)
+                return None
+            after = _GAP.match(self.text, position + 1)
+            if after is None or not _START.match(self.text, after.end()):
+                self.out.rest, self.out.ended = position + 1, True
+                return None
+            self._note("separators", position)
+            position = after.end()
+
+    def _note_commas(self, position: int, commas: int, at_end: bool) -> None:
+        """Commas too many or too few, except at the stretch's ends, where a cut may have taken or left one."""
+        cut = position == len(self.text) and self.follows != "nothing"
+        if not cut and (commas > 1 or self.out.events or not at_end):
+            self._note("separators", position)
+
+    def _stop(self, position: int) -> None:
+        self.out.rest = position
+        if self.follows == "nothing":
+            self._note("truncated", position)
+
+    def _single(self, position: int, piece: int) -> int | None:
+        """Take the one piece at ``position``, which is not valid as it stands; return where to go on."""
+        end = self._bound(piece)
+        try:
+            value, after = _STRICT.raw_decode(self.text, position)
+        except (ValueError, RecursionError):
+            return self._broken(position, piece, end)
+        self._emit(value, position)
+        behind = self._piece(after, end).lstrip(" \t\r\n,")
+        if behind and not behind.startswith("]"):
+            self._note("junk", after)
+            return position + len(self._piece(position, end))
+        return int(after)
+
+    def _broken(self, position: int, piece: int, end: int) -> int | None:
+        for further in range(piece + 1, min(piece + _JOIN_AT_MOST, len(self.starts) + 1)):
+            joined = self._piece(position, self._bound(further))
+            if are_events(joined.encode("latin-1")):
+                self.out.events.append(joined)
+                return position + len(joined)
+        if end == len(self.text) and self.follows == "part":
+            self.out.rest = position
+            return None
+        for stop in (*self._list_ends(position, end), end):
+            piece_text = self._piece(position, stop)
+            repaired = repair_object(piece_text)
+            if repaired is not None:
+                self._note("repaired", position, detail=repaired[1])
+                self._emit(repaired[0], position)
+                return position + len(piece_text)
+        return self._drop(position, end)
+
+    def _list_ends(self, position: int, end: int) -> list[int]:
+        """Where the list may end in the last piece: behind the brace before a bracket."""
+        if end < len(self.text):
+            return []
+        return [match.start() + 1 for match in _ENDS.finditer(self.text, position)]
+
+    def _drop(self, position: int, end: int) -> int:
+        lost = max(1, self.text.count('"ph"', position, end))
+        ends = self._list_ends(position, end)
+        self._note("dropped-events", position, lost)
+        self.out.events += [_LOST] * lost
+        return ends[0] if ends else position + len(self._piece(position, end))
+
+    def _emit(self, value: Any, position: int) -> None:
+        if not isinstance(value, dict):
+            self._note("not-an-event", position)
+            self.out.events.append(_LOST)
+            return
+        event, bad = redecode(value)
+        if bad:
+            self._note("bad-utf8", position, bad)
+        event, odd = plain_fields(event)
+        if odd:
+            self._note("odd-fields", position)
+        self.out.events.append(json.dumps(event))
+
+    def _note(self, code: str, position: int, count: int = 1, detail: str = "") -> None:
+        self.faults.note(code, f"byte {self.offset + position:,}", count, detail)

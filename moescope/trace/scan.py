@@ -1,0 +1,154 @@
+"""One input file -> its raw tables, block by block, alone or with a crew."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from moescope.trace.crew import Crew
+from moescope.trace.decode import Block, decode_block
+from moescope.trace.faults import Faults
+from moescope.trace.mend import Follows, mend
+from moescope.trace.metadata import read_metadata
+from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
+from moescope.trace.source import Source
+from moescope.trace.split import Splitter
+
+_AHEAD_PER_PROCESS = 2
+
+
+@dataclass(slots=True)
+class Scan:
+    """Raw tables of one file, times relative to its base, and what was wrong with it."""
+
+    events: pl.DataFrame
+    comm: pl.DataFrame
+    memory: pl.DataFrame
+    num_recorded: int
+    """Elements of the event list, of any phase."""
+    labels: dict[str, str]
+    info: dict[str, Any]
+    faults: Faults
+    num_bytes: int
+    """Size of the content, inflated."""
+
+
+def scan(path: Path, crew: Crew | None = None) -> Scan | None:
+    """Read the file at ``path``; None when it holds no list of trace events."""
+    source = Source(path)
+    reading = _Reading(Splitter(source.chunks()))
+    with _no_collection():
+        tail = reading.run(crew)
+    splitter, faults = reading.splitter, reading.faults
+    if source.fault:
+        faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=source.fault)
+    nothing = sum(faults.counts.get(code, 0) for code in ("unknown-phase", "not-an-event", "dropped-events"))
+    if not splitter.found or not (reading.num_recorded > nothing or splitter.has_key):
+        return None
+    if splitter.key_lost:
+        faults.note("key-damaged", "head")
+    return Scan(
+        pl.concat([pl.DataFrame(schema=RAW_SCHEMA), *reading.events]),
+        pl.concat([pl.DataFrame(schema=COMM_SCHEMA), *reading.comm]),
+        pl.concat([pl.DataFrame(schema=MEMORY_SCHEMA), *reading.memory]),
+        reading.num_recorded,
+        reading.labels,
+        read_metadata(splitter.head, tail, faults),
+        faults,
+        splitter.num_bytes,
+    )
+
+
+def try_block(_offset: int, data: bytes) -> Block | None:
+    """The tables of a block of events; None when it is not valid JSON."""
+    try:
+        return decode_block(b"[" + data + b"]")
+    except msgspec.DecodeError:
+        return None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without cyclic collection: a block's records hold no cycles and are freed by counting."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Blocks in order, indices counted over the whole list."""
+
+    splitter: Splitter
+    faults: Faults = field(default_factory=Faults)
+    events: list[pl.DataFrame] = field(default_factory=list)
+    comm: list[pl.DataFrame] = field(default_factory=list)
+    memory: list[pl.DataFrame] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    num_recorded: int = 0
+    _open: bytes = b""
+    """Part of an event, from ``_open_at`` on, that may continue in the next block."""
+    _open_at: int = 0
+    _tail: bytes | None = None
+    """What follows the end of the list, once that is found."""
+    _read_to: int = 0
+
+    def run(self, crew: Crew | None) -> bytes:
+        """Read every block; return what follows the list's end."""
+        for offset, data, block in self._outcomes(crew):
+            if self._tail is None and block is not None:
+                self._mend(b"", offset, "event")
+                self._add(block)
+            else:
+                self._mend(data, offset, "part")
+            self._read_to = offset + len(data)
+        if self.splitter.found:
+            self._mend(self.splitter.rest, self.splitter.rest_offset, "nothing")
+        return self._tail or b""
+
+    def _outcomes(self, crew: Crew | None) -> Iterator[tuple[int, bytes, Block | None]]:
+        if crew is None:
+            for offset, data in self.splitter.blocks():
+                yield offset, data, try_block(offset, data)
+            return
+        ahead = _AHEAD_PER_PROCESS * (len(crew.pids) + 1)
+        for (offset, data), block in crew.run(try_block, self.splitter.blocks(), ahead):
+            yield offset, data, block
+
+    def _add(self, block: Block) -> None:
+        first = self.num_recorded
+        self.events.append(block.events.with_columns(pl.col("index") + first))
+        self.comm.append(block.comm.with_columns(pl.col("index") + first))
+        self.memory.append(block.memory)
+        self.labels |= block.labels
+        self.num_recorded += block.num_recorded
+        for code, count, index in block.faults:
+            self.faults.note(code, f"event {first + index:,}", count)
+
+    def _mend(self, data: bytes, offset: int, follows: Follows) -> None:
+        """Take ``data``, together with what the previous block left open, as far as it can be read."""
+        bridge = b",".ljust(max(1, offset - self._read_to))  # what the cut between the blocks took
+        if self._tail is not None:
+            self._tail += bridge + data
+            return
+        if self._open:
+            data, offset, self._open = self._open + (bridge + data if data else b""), self._open_at, b""
+        if not data and follows != "nothing":
+            return
+        mended = mend(data, offset, self.faults, follows)
+        self._add(decode_block(mended.json()))
+        if mended.ended:
+            self._tail = data[mended.rest :]
+        else:
+            self._open, self._open_at = data[mended.rest :], offset + mended.rest

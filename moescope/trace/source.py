@@ -1,0 +1,118 @@
+"""The bytes of an input file in large chunks, inflated where compressed; what a damaged stream still holds is given."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+_GZIP = b"\x1f\x8b"
+_PLAIN_CHUNK = 1 << 22
+_PACKED_CHUNK = 1 << 17
+_AHEAD = 16
+_ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError)  # type: ignore[assignment]  # isal's stub
+
+
+@dataclass(slots=True)
+class Source:
+    """A file's content. ``fault`` is set, once the chunks are used up, where the compressed stream is damaged."""
+
+    path: Path
+    fault: str = ""
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content from start to end."""
+        with self.path.open("rb") as stream:
+            packed = stream.read(2) == _GZIP
+            stream.seek(0)
+            if packed:
+                yield from _ahead(self._inflated())
+                return
+            while chunk := stream.read(_PLAIN_CHUNK):
+                yield chunk
+
+    def _inflated(self) -> Iterator[bytes]:
+        with self.path.open("rb") as stream:
+            inflater = isal_zlib.decompressobj(wbits=31)
+            position, member = 0, 0
+            while packed := stream.read(_PACKED_CHUNK):
+                while packed:
+                    try:
+                        chunk = inflater.decompress(packed)
+                    except _ERRORS as error:
+                        self.fault = f"corrupt ({error})"
+                        yield from self._rescued(member, position)
+                        return
+                    if chunk:
+                        yield chunk
+                    if not inflater.eof:
+                        break
+                    packed = inflater.unused_data.lstrip(b"\0")
+                    if packed and not packed.startswith(_GZIP[: len(packed)]):
+                        self.fault = "followed by bytes that are no gzip data"
+                        return
+                    member = stream.tell() - len(packed)
+                    inflater = isal_zlib.decompressobj(wbits=31)
+                position = stream.tell()
+            if stream.tell() > member and not inflater.eof:
+                self.fault = "cut short"
+
+    def _rescued(self, member: int, failed: int) -> Iterator[bytes]:
+        """What the chunk at ``failed`` still gives: its member again, up to the byte that cannot be inflated."""
+        inflater = zlib.decompressobj(wbits=31)
+        with self.path.open("rb") as stream:
+            stream.seek(member)
+            while stream.tell() < failed:
+                inflater.decompress(stream.read(min(_PACKED_CHUNK, failed - stream.tell())))
+            for byte in stream.read(_PACKED_CHUNK):
+                try:
+                    chunk = inflater.decompress(bytes((byte,)))
+                except _ERRORS:
+                    return
+                if chunk:
+                    yield chunk
+
+
+def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """``chunks``, produced in a thread while the caller works on the previous ones."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
+    stop = threading.Event()
+
+    def produce() -> None:
+        outcome: BaseException | None = None
+        try:
+            for chunk in chunks:
+                if not _offer(ready, chunk, stop):
+                    return
+        except BaseException as error:  # raised again in the consumer
+            outcome = error
+        _offer(ready, outcome, stop)
+
+    thread = threading.Thread(target=produce, name="inflate", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _offer(
+    ready: queue.Queue[bytes | BaseException | None], item: bytes | BaseException | None, stop: threading.Event
+) -> bool:
+    while not stop.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+        except queue.Full:
+            continue
+        return True
+    return False

@@ -1,0 +1,34 @@
+"""A helper process of :mod:`moescope.trace.crew`: runs tasks from standard input until it is closed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+
+from moescope.trace import ingest, scan  # noqa: F401  # imported before the first task, so that "ready" means it
+from moescope.trace.crew import receive, send
+
+
+def main() -> None:
+    """Serve tasks. An interrupt from the keyboard is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not print into the answers
+    gc.disable()  # a block's records hold no cycles and are freed by counting
+    send(answers, "ready")
+    while True:
+        try:
+            function, arguments = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: tuple[Exception | None, object] = (None, function(*arguments))
+        except Exception as error:  # travels to the parent
+            answer = (error, None)
+        send(answers, answer)
+
+
+if __name__ == "__main__":
+    main()
