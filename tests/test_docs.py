@@ -22,7 +22,7 @@ from moescope.cli import COMMANDS, cli
 from moescope.errors import ExitCode
 from moescope.findings.codes import FINDING_CODES
 from moescope.findings.rules import RULES
-from moescope.views import inventory, model, questions
+from moescope.views import compare, inventory, model, questions
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -176,7 +176,7 @@ def test_exit_codes_page_lists_every_code() -> None:
 
 def test_json_page_names_every_key() -> None:
     documented = set(re.findall(r'"(\w+)"', (DOCS / "json.md").read_text(encoding="utf-8")))
-    kinds = [kind for module in (model, inventory, questions) for kind in vars(module).values() if is_dataclass(kind)]
+    kinds = [kind for module in (model, inventory, questions, compare) for kind in vars(module).values() if is_dataclass(kind)]
     ours = [kind for kind in kinds if re.match(r"moescope\.(views|findings)\.", kind.__module__)]
     names = {field.name for kind in ours for field in fields(kind)} - UNDOCUMENTED_KEYS
     assert {"claim", "because", "arrival_wait_ns"} <= names

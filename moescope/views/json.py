@@ -15,10 +15,12 @@ from moescope.views.model import SCHEMA, Analysis, Json
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from moescope.views.compare import Comparison
     from moescope.views.inventory import Inventory
     from moescope.views.questions import Question
 
 INVENTORY_SCHEMA = "moescope.inventory/1"
+COMPARISON_SCHEMA = "moescope.comparison/1"
 SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
 """What every object holds."""
 EXTRA_SECTIONS = ("collectives", "load", "memory", "telemetry")
@@ -67,3 +69,9 @@ def inventory_to_json(inventory: Inventory, asked: Iterable[Question]) -> dict[s
     """Return what a folder holds, and which questions that answers, as one JSON object."""
     head: dict[str, Json] = {"schema": INVENTORY_SCHEMA, "ok": True}
     return head | as_object(inventory) | {"questions": [as_object(question) for question in asked]}
+
+
+def comparison_to_json(comparison: Comparison) -> dict[str, Json]:
+    """Return what changed between two runs as one JSON object."""
+    head: dict[str, Json] = {"schema": COMPARISON_SCHEMA, "ok": True}
+    return head | as_object(comparison)

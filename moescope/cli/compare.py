@@ -1,0 +1,99 @@
+"""``moescope compare A B``: what changed from one run to another, and whether noise explains it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moescope.cli.options import HostGroups, json_option, reading_options
+from moescope.cli.text import printable
+from moescope.errors import ExitCode
+
+if TYPE_CHECKING:
+    from moescope.views.compare import Comparison
+
+THRESHOLD = re.compile(r"([\w.:]+)([+-])(\d+(?:\.\d+)?)%")
+
+
+class ChangeCondition(click.ParamType[str]):
+    """A threshold on a figure, ``step_ns+5%`` or ``tokens_per_s-5%``, or the code of a finding that must not be new."""
+
+    name = "condition"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the condition; fail on what is neither."""
+        from moescope.findings.codes import FINDING_CODES
+
+        if value not in FINDING_CODES and not THRESHOLD.fullmatch(str(value)):
+            self.fail(f"{value!r} is neither a threshold such as step_ns+5% nor a finding code.", param, ctx)
+        return str(value)
+
+
+@click.command(short_help="Say what changed between two runs, and whether noise explains it.")
+@click.argument("path_a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("path_b", metavar="B", type=click.Path(path_type=Path))
+@json_option
+@click.option(
+    "--fail-on",
+    type=ChangeCondition(),
+    multiple=True,
+    help="Exit with 5 when a figure of B is past A's by more than this and than noise (step_ns+5%, tokens_per_s-5%), "
+    "or when B has a finding of this code that A has not. Repeatable.",
+)
+@reading_options
+def command(
+    path_a: Path,
+    path_b: Path,
+    *,
+    as_json: bool,
+    fail_on: Sequence[str],
+    hosts: HostGroups | None,
+    rank_regex: str | None,
+    workers: int | None,
+    cache: bool,
+) -> int:
+    """Compare run B with run A: step and parts, waits, load, memory, rates, findings and settings.
+
+    A figure that is known for several steps has a noise band, twice the standard error of the difference of means; what
+    stays inside is no change.
+    """
+    from moescope.cli.comparison import print_comparison
+    from moescope.cli.progress import progress
+    from moescope.views.build import analyze
+    from moescope.views.compare import compare
+    from moescope.views.json import comparison_to_json
+
+    runs = []
+    for path in (path_a, path_b):
+        with progress(f"Analysing {path.name}") as show:
+            runs.append(analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show))
+    comparison = compare(*runs)
+    met = [condition for condition in fail_on if meets(comparison, condition)]
+    if as_json:
+        click.echo(json.dumps(comparison_to_json(comparison)))
+    else:
+        print_comparison(comparison)
+    for condition in met:
+        click.echo(printable(f"moescope: --fail-on {condition} holds"), err=True)
+    return ExitCode.CONDITION_MET if met else ExitCode.DONE
+
+
+def meets(comparison: Comparison, condition: str) -> bool:
+    """Return whether a condition holds; a threshold on a figure that a run lacks is an error, not a pass."""
+    from moescope.errors import DataMissingError
+
+    match = THRESHOLD.fullmatch(condition)
+    if match is None:
+        return any(finding.code == condition for finding in comparison.new_findings)
+    metric, sign, percent = match[1], match[2], float(match[3])
+    change = next((change for change in comparison.changes if change.metric == metric), None)
+    if change is None or change.relative is None:
+        known = ", ".join(change.metric for change in comparison.changes if change.relative is not None)
+        raise DataMissingError(f"--fail-on {condition}: the runs do not both have {metric}", hint=f"known: {known}")
+    past = change.relative * 100 if sign == "+" else -change.relative * 100
+    return past > percent and change.verdict != "within noise"
