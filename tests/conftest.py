@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     """Four gloo ranks that run functions for tests; started when first asked for."""
-    from rank_pool import RankPool
+    from rank_pool import RankPool  # noqa: PLC0415 - imports torch, which most tests do without
 
     pool = RankPool(tmp_path_factory.mktemp("ranks") / "store")
     yield pool

@@ -9,6 +9,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 WORLD_SIZE = 4
 
 
@@ -52,9 +55,6 @@ class RankPool:
 
 
 def _serve(rank: int, store: str, pipe: Connection) -> None:
-    import torch
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, WORLD_SIZE), rank=rank, world_size=WORLD_SIZE)
     while (job := pipe.recv()) is not None:

@@ -105,6 +105,15 @@ def wait(x: Tensor) -> Tensor:
     return out
 
 
+def sum_recorded(x: Tensor, group: Group, place: Place) -> Tensor:
+    """The sum of ``x`` over the group, in place, recorded under ``place``."""
+    if group.handle is None:
+        return x
+    size = [x.numel() * x.element_size()]
+    with _recorded(place, group, size, size):
+        return sum_over(x, group)
+
+
 def start_sum(x: Tensor, group: Group) -> Tensor:
     """Start summing ``x`` over the group, in place; :func:`wait` for the result. Alone: ``x`` itself."""
     if group.handle is None:

@@ -86,10 +86,33 @@ class MoEConfig:
     """Experts that every token passes, beside the routed ones."""
     renormalize: bool = True
     """Whether the weights of a token's K experts are scaled to sum to 1."""
-    balance: str = "aux_microbatch"
-    """How the load is balanced: none, or the Switch auxiliary loss over this rank's microbatch."""
-    balance_coefficient: float = 0.01
+    score: str = "softmax"
+    """What weights are made of: softmax, sigmoid or sqrt_softplus of the logits."""
+    router_dtype: str = "float32"
+    """Type the router computes in: float32 or bfloat16."""
+    num_groups: int = 1
+    """Groups of consecutive experts for group-limited routing; 1 does not limit."""
+    top_groups: int = 1
+    """Groups a token may choose from, with num_groups > 1."""
+    noise: float = 0.0
+    """Standard deviation of normal noise on the logits for the choice of experts, in training."""
+    balance: str = "aux_global"
+    """How the load is balanced: none; the Switch auxiliary loss over this rank's microbatch (aux_microbatch), over
+    each sequence (aux_sequence) or over the global batch (aux_global); or a bias that follows the load (bias)."""
+    balance_coefficient: float = 0.05
     """Weight of the auxiliary loss."""
+    bias_update_rate: float = 0.01
+    """Step of the bias, per optimizer step, with balance = bias."""
+    z_loss_coefficient: float = 0.0
+    """Weight of the squared log-sum-exp of the logits."""
+    capacity_factor: float = 0.0
+    """Rows a rank may send to an expert, as a multiple of the mean; what exceeds it is dropped. 0 drops nothing."""
+    capacity_drop: str = "position"
+    """What stays when capacity is short: the first tokens (position) or those of highest weight (score)."""
+    capacity_pad: bool = False
+    """Fill every expert up to its capacity with zeros, so that shapes do not depend on the routing."""
+    expert_compute: str = "loop"
+    """Experts one after the other (loop), or in grouped calls of torch.nn.functional.grouped_mm (grouped)."""
 
     def __post_init__(self) -> None:
         require(self.num_experts >= 2, "moe.num_experts", self.num_experts, "must be at least 2")
@@ -101,9 +124,35 @@ class MoEConfig:
         )
         require(self.expert_hidden_dim >= 1, "moe.expert_hidden_dim", self.expert_hidden_dim, "must be at least 1")
         require(self.num_shared_experts >= 0, "moe.num_shared_experts", self.num_shared_experts, "must not be negative")
-        one_of("moe.balance", self.balance, ("none", "aux_microbatch"))
-        coefficient = self.balance_coefficient
-        require(coefficient >= 0, "moe.balance_coefficient", coefficient, "must not be negative")
+        one_of("moe.balance", self.balance, ("none", "aux_microbatch", "aux_sequence", "aux_global", "bias"))
+        one_of("moe.score", self.score, ("softmax", "sigmoid", "sqrt_softplus"))
+        one_of("moe.router_dtype", self.router_dtype, ("float32", "bfloat16"))
+        one_of("moe.capacity_drop", self.capacity_drop, ("position", "score"))
+        one_of("moe.expert_compute", self.expert_compute, ("loop", "grouped"))
+        for key in ("noise", "balance_coefficient", "bias_update_rate", "z_loss_coefficient", "capacity_factor"):
+            require(getattr(self, key) >= 0, f"moe.{key}", getattr(self, key), "must not be negative")
+        require(
+            not self.capacity_pad or self.capacity_factor > 0,
+            "moe.capacity_pad",
+            self.capacity_pad,
+            "needs moe.capacity_factor > 0",
+        )
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        require(
+            self.num_groups >= 1 and self.num_experts % self.num_groups == 0,
+            "moe.num_groups",
+            self.num_groups,
+            f"must divide moe.num_experts = {self.num_experts}",
+        )
+        reachable = self.top_groups * (self.num_experts // self.num_groups)
+        require(
+            1 <= self.top_groups <= self.num_groups and reachable >= self.top_k,
+            "moe.top_groups",
+            self.top_groups,
+            f"must lie between 1 and moe.num_groups = {self.num_groups} and hold moe.top_k = {self.top_k} experts",
+        )
 
 
 @dataclass(frozen=True)
@@ -150,6 +199,8 @@ class TrainConfig:
     """Largest norm of the whole model's gradient; 0 does not clip."""
     dtype: str = "float32"
     """Compute type: float32, or bfloat16 through autocast with float32 weights."""
+    recompute: str = "none"
+    """Activations computed again in the backward pass instead of kept: none, experts (inside them), full (layers)."""
     bucket_bytes: int = 8 * 2**20
     """Size of the buckets in which gradients are reduced."""
     eval_every: int = 0
@@ -179,6 +230,7 @@ class TrainConfig:
             require(0 <= getattr(self, key) < 1, f"train.{key}", getattr(self, key), "must lie in [0, 1)")
         ratio = self.min_learning_rate_ratio
         require(0 <= ratio <= 1, "train.min_learning_rate_ratio", ratio, "must lie in [0, 1]")
+        one_of("train.recompute", self.recompute, ("none", "experts", "full"))
         one_of("train.dtype", self.dtype, ("float32", "bfloat16"))
 
 
@@ -230,15 +282,53 @@ class ControlConfig:
     """Added, for the choice of experts alone, to the logits of the experts that router_bias_rank holds."""
     router_bias_rank: int = 0
     """Whose experts router_bias favours."""
+    routing: str = "learned"
+    """learned; uniform (experts in turn, whatever the router says); zipf (drawn at random, expert 0 the hottest)."""
+    zipf_exponent: float = 1.0
+    """With routing = zipf, expert e is drawn with probability proportional to 1 / (e + 1)^exponent."""
+    slow_rank: int = -1
+    """Fault: the rank that computes slowly; -1 for none."""
+    slow_factor: float = 2.0
+    """How many times as long its attention and experts take."""
+    host_stall_rank: int = -1
+    """Fault: the rank whose training thread is held up once per microbatch; -1 for none."""
+    host_stall_ms: float = 20.0
+    """For how long."""
+    data_stall_rank: int = -1
+    """Fault: the rank whose batch comes late in every step; -1 for none."""
+    data_stall_ms: float = 50.0
+    """How late."""
+    memory_rank: int = -1
+    """Fault: the rank on which memory is taken away; -1 for none."""
+    memory_mib: int = 256
+    """How much."""
 
     def __post_init__(self) -> None:
         require(self.router_bias_rank >= 0, "control.router_bias_rank", self.router_bias_rank, "must not be negative")
+        one_of("control.routing", self.routing, ("learned", "uniform", "zipf"))
+        require(self.slow_factor >= 1, "control.slow_factor", self.slow_factor, "must be at least 1")
+        for key in ("zipf_exponent", "host_stall_ms", "data_stall_ms", "memory_mib"):
+            require(getattr(self, key) >= 0, f"control.{key}", getattr(self, key), "must not be negative")
 
     def active(self) -> list[str]:
         """What run.json lists: one line per control or fault that is on."""
         lines = []
         if self.router_bias:
             lines.append(f"router-bias: {self.router_bias:+g} on the experts of rank {self.router_bias_rank}")
+        if self.routing == "uniform":
+            lines.append("forced-uniform-routing: every expert gets as many assignments as any other")
+        if self.routing == "zipf":
+            lines.append(f"forced-zipf-routing: expert e drawn with probability ~ 1/(e + 1)^{self.zipf_exponent:g}")
+        faults = (
+            (self.slow_rank, f"slow-rank: rank {self.slow_rank} computes {self.slow_factor:g} times as long"),
+            (
+                self.host_stall_rank,
+                f"host-stall: {self.host_stall_ms:g} ms per microbatch on rank {self.host_stall_rank}",
+            ),
+            (self.data_stall_rank, f"data-stall: {self.data_stall_ms:g} ms per step on rank {self.data_stall_rank}"),
+            (self.memory_rank, f"memory-pressure: {self.memory_mib} MiB on rank {self.memory_rank}"),
+        )
+        lines.extend(line for rank, line in faults if rank >= 0)
         return lines
 
 
@@ -273,12 +363,9 @@ class Config:
             self.train.global_batch_sequences,
             f"must be a multiple of ranks * train.microbatch_sequences = {per_round}",
         )
-        require(
-            not self.control.router_bias or self.control.router_bias_rank < world_size,
-            "control.router_bias_rank",
-            self.control.router_bias_rank,
-            f"must be one of the {world_size} ranks",
-        )
+        for key in ("router_bias_rank", "slow_rank", "host_stall_rank", "data_stall_rank", "memory_rank"):
+            rank = getattr(self.control, key)
+            require(rank < world_size, f"control.{key}", rank, f"must be one of the {world_size} ranks")
 
     def ep_size(self, world_size: int) -> int:
         """Ranks per expert group."""

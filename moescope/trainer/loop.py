@@ -53,6 +53,7 @@ class Trainer:
         self.placement = contiguous_placement(config.moe.num_experts, mesh.expert.size)
         self.model = Transformer(config, mesh, self.placement).to(mesh.device)
         train = config.train
+        self.routers = self.model.routers()
         self.gradients = Gradients(self.model, mesh, train.bucket_bytes)
         self.optimizer = torch.optim.AdamW(
             decay_groups(self.model.parameters(), train.weight_decay),
@@ -70,6 +71,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums = torch.zeros(2, device=self.mesh.device)
+        for router in self.routers:
+            router.global_share.begin_step()
+        self.model.faults.stall_data()
         for tokens_BS, targets_BS in self.batches.microbatches(
             step, self.mesh.rank, world.size, train.microbatch_sequences, self.mesh.device
         ):
@@ -77,15 +81,25 @@ class Trainer:
                 obs.microbatch()
             with self._autocast():
                 loss = self.model(tokens_BS, targets_BS)
-            total = loss.cross_entropy + self.config.moe.balance_coefficient * loss.balance
-            (total / self.num_microbatches).backward()
-            sums += torch.stack([loss.cross_entropy.detach(), loss.balance.detach()])
+            ((loss.cross_entropy + loss.penalty) / self.num_microbatches).backward()
+            sums += torch.stack([loss.cross_entropy.detach(), loss.balance])
         self.gradients.reduce()
+        self.update_biases()
         with phase_range("optimizer"):
             norm = self.gradients.clip(train.clip_norm)
             self.optimizer.step()
             self.gradients.zero()
         return sum_over(sums, world) / (world.size * self.num_microbatches), norm
+
+    @torch.no_grad()
+    def update_biases(self) -> None:
+        """Let the balancing biases follow this step's load over all ranks."""
+        biases = [router.expert_bias for router in self.routers if router.expert_bias is not None]
+        if biases:
+            loads = sum_over(torch.stack([bias.load_E for bias in biases]), self.mesh.world)
+            for bias, load_E in zip(biases, loads, strict=True):
+                bias.load_E.copy_(load_E)
+                bias.update()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:

@@ -8,15 +8,23 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from moescope_hooks.ranges import traced
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from moescope.trainer.config import Config, ModelConfig
+from moescope.trainer.experts import Experts, SwiGLU
+from moescope.trainer.faults import Faults
 from moescope.trainer.mesh import Mesh
-from moescope.trainer.moe import Experts, MoE, SwiGLU
+from moescope.trainer.moe import MoE
+from moescope.trainer.router import Router
+
+LayerOut = tuple[Tensor, Tensor, Tensor]
+"""The residual stream after a layer, its router's penalty and its balancing objective."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +33,10 @@ class Loss:
 
     cross_entropy: Tensor
     """Nats per byte."""
+    penalty: Tensor
+    """What the routers add to the training loss."""
     balance: Tensor
-    """Sum of the layers' auxiliary losses, before the coefficient."""
+    """The mean over layers of the balancing objective, 1 when uniform; without gradient."""
 
 
 class RMSNorm(nn.Module):
@@ -80,32 +90,33 @@ def rotate(x_BHSh: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> Tensor:
 class Block(nn.Module):
     """One decoder layer: attention, then a dense block or a mixture of experts."""
 
-    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int]) -> None:
+    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int], faults: Faults) -> None:
         super().__init__()
-        model, control = config.model, config.control
+        model = config.model
         self.layer = layer
         self.attention_norm = RMSNorm(model.dim, model.norm_eps)
         self.attention = Attention(model)
         self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
-        if layer < model.num_dense_layers:
-            self.ffn: MoE | SwiGLU = SwiGLU(model.dim, model.dense_hidden_dim)
-            return
-        favoured = None
-        if control.router_bias:
-            favoured = next(g.index(control.router_bias_rank) for g in mesh.ep_groups if control.router_bias_rank in g)
-        self.ffn = MoE(config, layer, mesh.expert, placement, favoured)
-
-    def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual stream after this layer and the layer's auxiliary loss."""
-        attended = traced(
-            "attention", self.layer, lambda x: self.attention(self.attention_norm(x), cos_Sh, sin_Sh), x_BSD
+        dense = layer < model.num_dense_layers
+        self.ffn: MoE | SwiGLU = (
+            SwiGLU(model.dim, model.dense_hidden_dim) if dense else MoE(config, layer, mesh, placement, faults)
         )
-        x_BSD = x_BSD + attended
+        self.faults = faults
+
+    def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> LayerOut:
+        """The residual stream after this layer, the router's penalty and its balancing objective."""
+
+        def attend(x_BSD: Tensor) -> Tensor:
+            x_BSD = self.faults.slow_down(x_BSD, lambda x: self.attention(x, cos_Sh, sin_Sh))
+            out: Tensor = self.attention(self.attention_norm(x_BSD), cos_Sh, sin_Sh)
+            return out
+
+        x_BSD = x_BSD + traced("attention", self.layer, attend, x_BSD)
         if isinstance(self.ffn, MoE):
-            y_BSD, balance = self.ffn(self.ffn_norm(x_BSD))
-            return x_BSD + y_BSD, balance
-        dense = self.ffn
-        return x_BSD + traced("dense", self.layer, lambda x: dense(self.ffn_norm(x)), x_BSD), x_BSD.new_zeros(())
+            y_BSD, routed = self.ffn(self.ffn_norm(x_BSD))
+            return x_BSD + y_BSD, routed.penalty, routed.balance
+        dense, nothing = self.ffn, x_BSD.new_zeros(())
+        return x_BSD + traced("dense", self.layer, lambda x: dense(self.ffn_norm(x)), x_BSD), nothing, nothing
 
 
 class Transformer(nn.Module):
@@ -117,7 +128,10 @@ class Transformer(nn.Module):
         model = config.model
         self.config = config
         self.embedding = nn.Embedding(model.vocab_size, model.dim)
-        self.layers = nn.ModuleList(Block(config, i, mesh, placement) for i in range(model.num_layers))
+        faults = Faults(config.control, mesh.rank, mesh.device)
+        self.layers = nn.ModuleList(Block(config, i, mesh, placement, faults) for i in range(model.num_layers))
+        self.faults = faults
+        self.num_moe_layers = model.num_layers - model.num_dense_layers
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
         cos_Sh, sin_Sh = rotary_tables(config.train.sequence_length, model.dim // model.num_heads, model.rope_theta)
@@ -129,16 +143,28 @@ class Transformer(nn.Module):
 
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Loss:
         """The losses of predicting ``targets_BS`` from ``tokens_BS``."""
+        self.faults.stall_host()
         x_BSD = self.embedding(tokens_BS)
-        balance = x_BSD.new_zeros(())
+        penalty, balance = x_BSD.new_zeros(()), x_BSD.new_zeros(())
         for block in self.layers:
-            x_BSD, layer_balance = block(x_BSD, self.cos_Sh, self.sin_Sh)
-            balance = balance + layer_balance
-        return Loss(traced("head", None, lambda x: self._cross_entropy(x, targets_BS), x_BSD), balance)
+            x_BSD, layer_penalty, layer_balance = self._layer(block, x_BSD)
+            penalty, balance = penalty + layer_penalty, balance + layer_balance
+        cross_entropy = traced("head", None, lambda x: self._cross_entropy(x, targets_BS), x_BSD)
+        return Loss(cross_entropy, penalty, balance / max(1, self.num_moe_layers))
+
+    def _layer(self, block: nn.Module, x_BSD: Tensor) -> LayerOut:
+        arguments = (x_BSD, self.cos_Sh, self.sin_Sh)
+        if self.config.train.recompute == "full" and torch.is_grad_enabled():
+            return cast(LayerOut, checkpoint(block, *arguments, use_reentrant=False))
+        return cast(LayerOut, block(*arguments))
 
     def _cross_entropy(self, x_BSD: Tensor, targets_BS: Tensor) -> Tensor:
         logits_BSV = self.head(self.norm(x_BSD)).float()
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
+
+    def routers(self) -> list[Router]:
+        """The routers from bottom to top."""
+        return [m for m in self.modules() if isinstance(m, Router)]
 
     def expert_parameters(self) -> list[nn.Parameter]:
         """Parameters of which every rank of the expert group holds others."""

@@ -1,79 +1,44 @@
-"""The mixture-of-experts layer and the SwiGLU blocks it is made of.
+"""The mixture-of-experts layer: router, dispatcher, experts and the way back.
 
-Legend: B sequences, S positions, T = B * S tokens, D model width, F inner width, E experts over all ranks,
-e experts of this rank, R rows received, K experts per token.
+Legend: B sequences, S positions, T = B * S tokens, D model width, K experts per token, R rows received.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from moescope_hooks.ranges import traced
 from moescope_hooks.routing import Routing
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from moescope.trainer.config import Config
 from moescope.trainer.dispatch import AllToAllDispatcher, Dispatcher
-from moescope.trainer.mesh import Group
+from moescope.trainer.experts import Experts, SwiGLU
+from moescope.trainer.faults import Faults
+from moescope.trainer.mesh import Mesh
 from moescope.trainer.router import Routed, Router
 
 
-class SwiGLU(nn.Module):
-    """A gated feed-forward block: (silu(x W_gate) * x W_up) W_down."""
-
-    def __init__(self, dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(dim, hidden_dim, bias=False)
-        self.up = nn.Linear(dim, hidden_dim, bias=False)
-        self.down = nn.Linear(hidden_dim, dim, bias=False)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """[T, D] to [T, D]."""
-        out: Tensor = self.down(F.silu(self.gate(x_TD)) * self.up(x_TD))
-        return out
-
-
-class Experts(nn.Module):
-    """This rank's experts, one after the other."""
-
-    def __init__(self, experts: list[int], dim: int, hidden_dim: int) -> None:
-        """``experts``: the global numbers of this rank's experts, ascending."""
-        super().__init__()
-        self.experts = experts
-        self.gate_eDF = nn.Parameter(torch.empty(len(experts), dim, hidden_dim))
-        self.up_eDF = nn.Parameter(torch.empty(len(experts), dim, hidden_dim))
-        self.down_eFD = nn.Parameter(torch.empty(len(experts), hidden_dim, dim))
-
-    def forward(self, x_RD: Tensor, counts_e: list[int]) -> Tensor:
-        """Rows in expert order, ``counts_e[i]`` of them for expert i; an expert without rows still gets a gradient."""
-        weights = zip(self.gate_eDF.unbind(), self.up_eDF.unbind(), self.down_eFD.unbind(), strict=True)
-        outs = [
-            (F.silu(x @ gate_DF) * (x @ up_DF)) @ down_FD
-            for x, (gate_DF, up_DF, down_FD) in zip(torch.split(x_RD, counts_e), weights, strict=True)
-        ]
-        return torch.cat(outs)
-
-
 class MoE(nn.Module):
-    """Router, dispatcher, experts and the way back."""
+    """One layer of experts; reports its routing to whoever registers a hook."""
 
-    def __init__(self, config: Config, layer: int, group: Group, placement: list[int], favoured: int | None) -> None:
-        """``placement``: the member of ``group`` that holds each expert; ``favoured``: the member a bias favours."""
+    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int], faults: Faults) -> None:
+        """``placement``: the member of the expert group that holds each expert, [num_experts]."""
         super().__init__()
         self.layer = layer
         moe, dim = config.moe, config.model.dim
-        bias_E = None
-        if favoured is not None:
-            bias_E = torch.tensor([config.control.router_bias if member == favoured else 0.0 for member in placement])
-        self.router = Router(moe, dim, bias_E)
-        mine = [expert for expert, member in enumerate(placement) if member == group.index]
-        self.experts = Experts(mine, dim, moe.expert_hidden_dim)
+        self.router = Router(config, layer, mesh, _control_bias(config, mesh, placement))
+        mine = [expert for expert, member in enumerate(placement) if member == mesh.expert.index]
+        self.experts = Experts(mine, dim, moe.expert_hidden_dim, moe.expert_compute)
         self.shared = SwiGLU(dim, moe.num_shared_experts * moe.expert_hidden_dim) if moe.num_shared_experts else None
-        self.dispatcher: Dispatcher = AllToAllDispatcher(layer, group, placement)
+        self.dispatcher: Dispatcher = AllToAllDispatcher(layer, mesh.expert, placement, moe)
+        self.faults = faults
+        self.recompute_experts = config.train.recompute == "experts"
         self._routing_hooks: OrderedDict[int, Callable[[Routing], None]] = OrderedDict()
 
     def register_routing_hook(self, hook: Callable[[Routing], None]) -> RemovableHandle:
@@ -82,31 +47,50 @@ class MoE(nn.Module):
         self._routing_hooks[handle.id] = hook
         return handle
 
-    def forward(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's output [B, S, D] and its auxiliary loss."""
+    def forward(self, x_BSD: Tensor) -> tuple[Tensor, Routed]:
+        """The layer's output [B, S, D] and the router's decision."""
         x_TD = x_BSD.flatten(0, 1)
-        routed, weights_TK, balance_loss = self._route(x_TD)
+        routed, weights_TK = self._route(x_TD)
         rows_RD, counts_e, metadata = self.dispatcher.dispatch(x_TD, weights_TK, routed.experts_TK, routed.counts_E)
-        out_RD = traced("experts", self.layer, lambda x: self.experts(x, counts_e), rows_RD)
+        self._report(x_TD, routed, metadata.dropped_E)
+        out_RD = traced("experts", self.layer, lambda x: self._compute(x, counts_e), rows_RD)
         out_TD = self.dispatcher.combine(out_RD, metadata)
         if self.shared is not None:
             out_TD = out_TD + traced("shared", self.layer, self.shared, x_TD)
-        return out_TD.view_as(x_BSD), balance_loss
+        return out_TD.view_as(x_BSD), routed
 
-    def _route(self, x_TD: Tensor) -> tuple[Routed, Tensor, Tensor]:
-        def region(x: Tensor) -> tuple[Routed, Tensor, Tensor]:
+    def _route(self, x_TD: Tensor) -> tuple[Routed, Tensor]:
+        def region(x: Tensor) -> tuple[Routed, Tensor]:
             routed: Routed = self.router(x)
-            return routed, routed.weights_TK, routed.balance_loss
+            return routed, routed.weights_TK
 
-        routed, weights_TK, balance_loss = traced("router", self.layer, region, x_TD)
-        if self._routing_hooks:
-            report = Routing(
-                routed.counts_E,
-                logits_TE=routed.logits_TE,
-                selection_TE=routed.selection_TE,
-                bf16_logits=lambda: self.router.bf16_logits(x_TD),
-                top_k=self.router.config.top_k,
-            )
-            for hook in self._routing_hooks.values():
-                hook(report)
-        return routed, weights_TK, balance_loss
+        return traced("router", self.layer, region, x_TD)
+
+    def _compute(self, x_RD: Tensor, counts_e: list[int]) -> Tensor:
+        x_RD = self.faults.slow_down(x_RD, lambda x: self.experts(x, [x.shape[0]] + [0] * (len(counts_e) - 1)))
+        if self.recompute_experts and torch.is_grad_enabled():
+            return cast(Tensor, checkpoint(self.experts, x_RD, counts_e, use_reentrant=False))
+        return cast(Tensor, self.experts(x_RD, counts_e))
+
+    def _report(self, x_TD: Tensor, routed: Routed, dropped_E: Tensor | None) -> None:
+        if not self._routing_hooks:
+            return
+        report = Routing(
+            routed.counts_E,
+            dropped_E=dropped_E,
+            logits_TE=routed.logits_TE,
+            selection_TE=routed.selection_TE,
+            bf16_logits=lambda: self.router.bf16_logits(x_TD),
+            top_k=self.router.config.top_k,
+        )
+        for hook in self._routing_hooks.values():
+            hook(report)
+
+
+def _control_bias(config: Config, mesh: Mesh, placement: list[int]) -> Tensor | None:
+    """The diagnostic bias on the experts of one rank, [num_experts], or None."""
+    control = config.control
+    if not control.router_bias:
+        return None
+    favoured = next(g.index(control.router_bias_rank) for g in mesh.ep_groups if control.router_bias_rank in g)
+    return torch.tensor([control.router_bias if member == favoured else 0.0 for member in placement])

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from moescope.trainer.config import MoEConfig
+from moescope.trainer.balance import ExpertBias, GlobalShare, sequence_loss, switch_loss
+from moescope.trainer.config import Config
+from moescope.trainer.mesh import Mesh
+from moescope.trainer.selection import SCORES, Draws, limit_groups, uniform_assignment, zipf_scores
 
 
 @dataclass(frozen=True)
@@ -24,53 +27,100 @@ class Routed:
     """Assignments per expert, int64."""
     logits_TE: Tensor
     selection_TE: Tensor | None
-    """Scores the choice was made from, where they are not the logits."""
-    balance_loss: Tensor
-    """The auxiliary loss before its coefficient; 0 without one."""
+    """Scores the choice was made from, where they do not order the experts as the logits do."""
+    balance: Tensor
+    """The balancing objective, 1 when uniform: of the method in use, or the Switch loss where it has none."""
+    penalty: Tensor
+    """What the layer adds to the training loss: auxiliary and z-loss, times their coefficients."""
 
 
 class Router(nn.Module):
-    """Softmax router in float32 with top-K selection."""
+    """Scores in float32 (or bfloat16), top-K selection, balancing."""
 
-    def __init__(self, config: MoEConfig, dim: int, selection_bias_E: Tensor | None) -> None:
-        """``selection_bias_E``: a diagnostic bias on the choice of experts alone, [E], or None."""
+    def __init__(self, config: Config, layer: int, mesh: Mesh, control_bias_E: Tensor | None) -> None:
+        """``control_bias_E``: a diagnostic bias on the logits for the choice of experts alone, [E], or None."""
         super().__init__()
-        self.config = config
-        self.weight_ED = nn.Parameter(torch.empty(config.num_experts, dim))
-        self.selection_bias_E: Tensor | None
-        self.register_buffer("selection_bias_E", selection_bias_E, persistent=False)
+        self.config = config.moe
+        self.control = config.control
+        self.layer = layer
+        self.sequence_length = config.train.sequence_length
+        self.weight_ED = nn.Parameter(torch.empty(self.config.num_experts, config.model.dim))
+        self.control_bias_E: Tensor | None
+        self.register_buffer("control_bias_E", control_bias_E, persistent=False)
+        bias_balances = self.config.balance == "bias"
+        self.expert_bias = ExpertBias(self.config.num_experts, self.config.bias_update_rate) if bias_balances else None
+        self.global_share = GlobalShare(layer, mesh.world)
+        self.draws = Draws(f"{config.train.seed}/router/{layer}/{mesh.rank}")
 
     def forward(self, x_TD: Tensor) -> Routed:
         """Choose K experts for every token."""
-        with torch.autocast(x_TD.device.type, enabled=False):
-            logits_TE = F.linear(x_TD.float(), self.weight_ED.float())
-        scores_TE = logits_TE.softmax(dim=-1)
-        selection_TE = None if self.selection_bias_E is None else logits_TE.detach() + self.selection_bias_E
-        chosen_TE = logits_TE.detach() if selection_TE is None else selection_TE
-        experts_TK = chosen_TE.topk(self.config.top_k, dim=-1).indices
+        logits_TE = self._logits(x_TD)
+        scores_TE = SCORES[self.config.score](logits_TE)
+        selection_TE = self._selection(logits_TE.detach())
+        experts_TK = self._experts(logits_TE.detach() if selection_TE is None else selection_TE)
         weights_TK = scores_TE.gather(1, experts_TK)
         if self.config.renormalize:
             weights_TK = weights_TK / weights_TK.sum(dim=-1, keepdim=True)
         counts_E = torch.bincount(experts_TK.reshape(-1), minlength=self.config.num_experts)
-        return Routed(
-            weights_TK, experts_TK, counts_E, logits_TE, selection_TE, self._balance_loss(scores_TE, counts_E)
-        )
+        balance = self._balance(scores_TE, experts_TK, counts_E)
+        penalty = self._penalty(balance, logits_TE)
+        return Routed(weights_TK, experts_TK, counts_E, logits_TE, selection_TE, balance.detach(), penalty)
 
     def bf16_logits(self, x_TD: Tensor) -> Tensor:
         """The logits a router in bfloat16 would have computed (products summed in float32, rounded at the end)."""
         rounded_TE = F.linear(x_TD.bfloat16().float(), self.weight_ED.bfloat16().float())
         return rounded_TE.bfloat16().float()
 
-    def _balance_loss(self, scores_TE: Tensor, counts_E: Tensor) -> Tensor:
-        if self.config.balance == "none":
-            return scores_TE.new_zeros(())
-        return switch_loss(scores_TE, counts_E)
+    def _logits(self, x_TD: Tensor) -> Tensor:
+        dtype = torch.bfloat16 if self.config.router_dtype == "bfloat16" else torch.float32
+        with torch.autocast(x_TD.device.type, enabled=False):
+            return F.linear(x_TD.to(dtype), self.weight_ED.to(dtype)).float()
+
+    def _selection(self, logits_TE: Tensor) -> Tensor | None:
+        """Scores to choose from where biases, noise or groups make them differ from the logits."""
+        config, control = self.config, self.control
+        if control.routing == "zipf":
+            return zipf_scores(logits_TE.shape[0], logits_TE.shape[1], control.zipf_exponent, self.draws).to(
+                logits_TE.device
+            )
+        moved_TE = logits_TE
+        if self.control_bias_E is not None:
+            moved_TE = moved_TE + self.control_bias_E
+        if config.noise > 0 and self.training:
+            noise_TE = torch.randn(logits_TE.shape, generator=self.draws.generator())
+            moved_TE = moved_TE + config.noise * noise_TE.to(logits_TE.device)
+        if self.expert_bias is not None:
+            moved_TE = SCORES[config.score](moved_TE) + self.expert_bias.bias_E
+        if config.num_groups > 1:
+            scores_TE = moved_TE if self.expert_bias is not None else SCORES[config.score](moved_TE)
+            moved_TE = limit_groups(scores_TE, config.num_groups, config.top_groups)
+        return None if moved_TE is logits_TE else moved_TE
+
+    def _experts(self, chosen_TE: Tensor) -> Tensor:
+        if self.control.routing == "uniform":
+            num_tokens, num_experts = chosen_TE.shape
+            return uniform_assignment(num_tokens, self.config.top_k, num_experts, self.layer).to(chosen_TE.device)
+        return chosen_TE.topk(self.config.top_k, dim=-1).indices
+
+    def _balance(self, scores_TE: Tensor, experts_TK: Tensor, counts_E: Tensor) -> Tensor:
+        probabilities_TE = scores_TE if self.config.score == "softmax" else scores_TE / scores_TE.sum(-1, keepdim=True)
+        if self.expert_bias is not None and self.training:
+            self.expert_bias.observe(counts_E)
+        if self.config.balance == "aux_sequence":
+            return sequence_loss(probabilities_TE, experts_TK, self.sequence_length)
+        if self.config.balance == "aux_global" and self.training:
+            return switch_loss(probabilities_TE, self.global_share.update(counts_E))
+        return switch_loss(probabilities_TE, counts_E / counts_E.sum())
+
+    def _penalty(self, balance: Tensor, logits_TE: Tensor) -> Tensor:
+        penalty = torch.zeros_like(balance)
+        if self.config.balance.startswith("aux"):
+            penalty = penalty + self.config.balance_coefficient * balance
+        if self.config.z_loss_coefficient > 0:
+            penalty = penalty + self.config.z_loss_coefficient * z_loss(logits_TE)
+        return penalty
 
 
-def switch_loss(scores_TE: Tensor, counts_E: Tensor) -> Tensor:
-    """E * sum_e f_e P_e: f the share of assignments, P the mean score (Fedus et al., Switch Transformer, eq. 4).
-
-    1 when uniform; the gradient flows through P only.
-    """
-    share_E = counts_E.to(scores_TE.dtype) / counts_E.sum()
-    return scores_TE.shape[1] * (share_E * scores_TE.mean(dim=0)).sum()
+def z_loss(logits_TE: Tensor) -> Tensor:
+    """The mean of the squared log-sum-exp of the logits, which keeps them small (Zoph et al., ST-MoE, eq. 5)."""
+    return logits_TE.logsumexp(dim=-1).square().mean()

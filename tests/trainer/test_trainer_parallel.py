@@ -18,7 +18,9 @@ def single_rank() -> tuple[list[float], dict[str, float]]:
     return losses_of(trainer, STEPS), trainer.validate()
 
 
-@pytest.mark.parametrize(("ep_size", "layout"), [(4, "contiguous"), (2, "contiguous"), (2, "strided"), (1, "contiguous")])
+@pytest.mark.parametrize(
+    ("ep_size", "layout"), [(4, "contiguous"), (2, "contiguous"), (2, "strided"), (1, "contiguous")]
+)
 def test_every_expert_group_size_gives_the_losses_of_one_rank(
     ranks: RankPool, single_rank: tuple[list[float], dict[str, float]], ep_size: int, layout: str
 ) -> None:
@@ -27,6 +29,12 @@ def test_every_expert_group_size_gives_the_losses_of_one_rank(
     losses, validation = results[0]
     assert losses == pytest.approx(single_rank[0], rel=2e-5)
     assert validation == pytest.approx(single_rank[1], rel=2e-5)
+
+
+def test_a_balance_over_the_global_batch_does_not_depend_on_the_expert_groups(ranks: RankPool) -> None:
+    config = mini_config(moe={"balance": "aux_global", "balance_coefficient": 0.1})
+    together, apart = (ranks.run(rank_jobs.train, config, ep_size, "contiguous")[0] for ep_size in (4, 1))
+    assert together[0] == pytest.approx(apart[0], rel=2e-5)
 
 
 def test_expert_groups_cover_every_rank_once() -> None:
