@@ -94,7 +94,8 @@ def _write(path: Path, writer: Callable[[Path], object]) -> None:
 def store_folder(directory: Path) -> tuple[Path, bool]:
     """Folder for the entries of ``directory`` and whether it lies inside it; created if need be."""
     inside = directory / ".moescope" / "trace"
-    if _usable(inside):
+    # A folder without any write bit is meant to stay as it is, even where the user could override that (root).
+    if directory.stat().st_mode & 0o222 and _usable(inside):
         return inside, True
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.blake2b(str(directory.resolve()).encode(), digest_size=10).hexdigest()
