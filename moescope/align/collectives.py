@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from math import prod
+from typing import Any
 
 KINDS = (
     ("reduce_scatter", "reducescatter"),
@@ -71,12 +72,15 @@ def first_tensor_elements(dims: str | None, position: int = 0) -> int | None:
     A tensor list counts as the sum of its members.
     """
     shapes = _parse_list(dims)
-    if len(shapes) <= position or not isinstance(shapes[position], list):
+    shape = shapes[position] if len(shapes) > position else None
+    if not isinstance(shape, list) or not shape:
         return None
-    shape = shapes[position]
-    if shape and isinstance(shape[0], list):
-        return sum(prod(member) for member in shape)
-    return prod(shape) if shape else None
+    members = shape if isinstance(shape[0], list) else [shape]
+    return sum(prod(member) for member in members) if all(map(_is_shape, members)) else None
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) for size in value)
 
 
 def first_dtype(types: str | None, position: int = 0) -> str | None:
@@ -99,7 +103,7 @@ def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], 
     return lists[1], lists[0]
 
 
-def _parse_list(text: object) -> list:  # type: ignore[type-arg]
+def _parse_list(text: object) -> list[Any]:
     if not isinstance(text, str):
         return []
     try:

@@ -81,8 +81,8 @@ def contexts(events: pl.DataFrame, moment_ns: IntArray, thread: IntArray) -> pl.
 
     ``events``: all events of the rank. ``moment_ns``, ``thread``: [m]; a negative moment finds nothing.
     """
-    ranges = events.lazy().filter(pl.col("category") == "annotation")
-    ranges = ranges.select("tid", "start_ns", "dur_ns", name=pl.col("name").cast(pl.String)).collect()
+    annotations = events.lazy().filter(pl.col("category") == "annotation")
+    ranges = annotations.select("tid", "start_ns", "dur_ns", name=pl.col("name").cast(pl.String)).collect()
     parsed = {name: parse_range(name) for name in ranges["name"].unique()}
     known = [name for name, value in parsed.items() if value is not None]
     ranges = ranges.filter(pl.col("name").is_in(known))

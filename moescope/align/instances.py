@@ -7,13 +7,16 @@ per backend range (``gloo:*``), begun when the calling thread issued the operati
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import polars as pl
 
 from moescope.align.collectives import concrete_splits, first_dtype, first_tensor_elements, item_bytes, kinds_of
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "event": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64, "launch_ns": pl.Int64, "kind": pl.String,
     "stream": pl.Int64, "group_name": pl.String, "group_description": pl.String, "group_ranks": pl.List(pl.Int64),
     "group_size": pl.Int64, "seq": pl.Int64, "dtype": pl.String, "send_bytes": pl.Int64, "recv_bytes": pl.Int64,
@@ -188,7 +191,7 @@ def _kinds(names: pl.Series) -> pl.Series:
     return names.replace_strict(kinds_of(names.to_list()), return_dtype=pl.String)
 
 
-def _mapped(values: pl.Series, function, dtype: pl.DataType | type[pl.DataType]) -> pl.Series:  # type: ignore[no-untyped-def]
+def _mapped(values: pl.Series, function: Callable[[str], object], dtype: type[pl.DataType]) -> pl.Series:
     """``function`` over the distinct values; null stays null."""
     table = {value: function(value) for value in values.unique().drop_nulls().to_list()}
     return values.replace_strict(table, default=None, return_dtype=dtype)

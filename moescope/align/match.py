@@ -144,7 +144,7 @@ def _equal(a: pl.Series, b: pl.Series) -> npt.NDArray[np.bool_]:
     values = {value: code for code, value in enumerate(set(a.to_list()) | set(b.to_list()))}
     code_a = np.array([values[value] for value in a], dtype=np.int64)
     code_b = np.array([values[value] for value in b], dtype=np.int64)
-    return code_a[:, None] == code_b[None, :]
+    return np.equal.outer(code_a, code_b)
 
 
 def _exchanged(a: pl.DataFrame, b: pl.DataFrame) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -175,4 +175,5 @@ def _agreement(part: pl.DataFrame) -> float:
         got.explode(["source", "rows_got"]), on=["instance", "source", "target"], how="inner"
     )
     wrong = pairs.filter(pl.col("rows_sent") != pl.col("rows_got"))["instance"].unique()
-    return float((plain["ok"] & ~plain["instance"].is_in(wrong.implode())).mean() or 0.0)
+    agrees = plain["ok"] & ~plain["instance"].is_in(wrong.implode())
+    return int(agrees.sum()) / len(agrees)

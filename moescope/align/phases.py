@@ -30,10 +30,10 @@ def infer_phases(rows: pl.DataFrame) -> pl.DataFrame:
         labels.append(part.select("instance").hstack(pl.DataFrame(found, schema=_SCHEMA, orient="row")))
     table = pl.concat(labels).unique("instance", keep="first")
     joined = rows.join(table, on="instance", how="left", maintain_order="left")
-    found = pl.col("layer_found").is_not_null()
+    inferred = pl.col("layer_found").is_not_null()
     return joined.with_columns(
-        inferred=found,
-        **{name: pl.when(found).then(f"{name}_found").otherwise(name) for name in ("layer", "phase", "backward")},
+        inferred=inferred,
+        **{name: pl.when(inferred).then(f"{name}_found").otherwise(name) for name in ("layer", "phase", "backward")},
     ).drop("layer_found", "phase_found", "backward_found")
 
 

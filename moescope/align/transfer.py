@@ -66,7 +66,7 @@ def _remote(rows: pl.DataFrame, splits: str, total: str) -> pl.Series:
     frame = rows.select(
         total=pl.col(total).cast(pl.Float64),
         size=pl.col("members").list.len(),
-        kept=pl.col(splits).list.get(pl.Series(own, dtype=pl.Int64), null_on_oob=True),
+        kept=pl.col(splits).list.get(pl.lit(pl.Series(own, dtype=pl.Int64)), null_on_oob=True),
         all=pl.col(splits).list.sum(),
     )
     share = pl.when(pl.col("all") > 0).then(pl.col("kept") / pl.col("all")).otherwise(1 / pl.col("size"))

@@ -96,7 +96,7 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     path[every, every, Excess.UNKNOWN] = _late_beginning(begin_ns, ranks)
     charged: list[tuple[IntArray, FloatArray]] = []
     instance = rows["instance"].to_numpy()
-    firsts = np.flatnonzero(np.concatenate(([True], instance[1:] != instance[:-1]))) if len(rows) else []
+    firsts: list[int] = np.flatnonzero(np.diff(instance, prepend=-1)).tolist()
     for first, last in pairwise([*firsts, len(rows)]):
         part = np.arange(first, last)
         members = rank[part]
@@ -116,7 +116,8 @@ def _late_beginning(begin_ns: Mapping[int, int], ranks: list[int]) -> FloatArray
     """How much later than the median rank each rank began its window: what happened before it is not known."""
     begin = np.array([begin_ns[rank] for rank in ranks], dtype=np.int64)
     since_first = (begin - begin.min(initial=np.iinfo(np.int64).max)).astype(np.float64)
-    return since_first - np.median(since_first) if len(ranks) else since_first
+    deviation: FloatArray = since_first - np.median(since_first) if len(ranks) else since_first
+    return deviation
 
 
 def _transfer_deviation(rows: pl.DataFrame) -> FloatArray:

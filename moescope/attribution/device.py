@@ -159,6 +159,16 @@ def _stack(
         )
     )
     stacked = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    integers = [stacked[position].astype(np.int64) for position in (0, 1, 2, 3, 4)]
-    rest = [stacked[position].astype(np.int64) for position in (6, 7, 8)]
-    return DeviceIntervals(*integers, stacked[5].astype(bool), *rest, on_gpu)
+    start, end, label, event, layer, token_bound, instance, launch, stream = stacked
+    return DeviceIntervals(
+        start.astype(np.int64),
+        end.astype(np.int64),
+        label.astype(np.int64),
+        event.astype(np.int64),
+        layer.astype(np.int64),
+        token_bound.astype(bool),
+        instance.astype(np.int64),
+        launch.astype(np.int64),
+        stream.astype(np.int64),
+        on_gpu,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,7 +36,12 @@ class Counts:
 
 
 _RANK_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "rank": pl.Int64, "tokens": pl.Float64}
-_EXPERT_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "counts": pl.List(pl.Float64)}
+_EXPERT_COUNTS: dict[str, Any] = {
+    "step": pl.Int64,
+    "microbatch": pl.Int64,
+    "layer": pl.Int64,
+    "counts": pl.List(pl.Float64),
+}
 _DROPPED = {"layer": pl.Int64, "dropped_share": pl.Float64}
 
 

@@ -7,8 +7,10 @@ the largest rank and ranks can be profiled in parallel.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from moescope.align.collectives import PART_OF_KIND
@@ -104,7 +106,7 @@ def _frame(step: int, pieces: Segments, device: DeviceIntervals) -> pl.DataFrame
     at = np.maximum(pieces.winner, 0)
     empty = len(device.start_ns) == 0
 
-    def of(values: np.ndarray, missing: int) -> np.ndarray:  # type: ignore[type-arg]
+    def of(values: npt.NDArray[Any], missing: int) -> npt.NDArray[Any]:
         return np.full(len(at), missing) if empty else np.where(known, values[at], missing)
 
     return pl.DataFrame(

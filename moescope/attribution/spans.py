@@ -37,7 +37,7 @@ def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple
     spent = np.zeros((len(rows), len(Activity)))
     parts = [
         _of_rank(part, timelines[int(rank)], spent) for (rank,), part in rows.group_by(["rank"], maintain_order=True)
-    ]  # type: ignore[call-overload]
+    ]
     rows = pl.concat(parts).sort("at") if parts else rows.with_columns(exposed_wait_ns=0, is_blocking=False, span_ns=0)
     return rows.with_columns(
         is_expert_work=TAKES_RESULTS.fill_null(False),

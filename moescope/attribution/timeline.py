@@ -64,7 +64,8 @@ class Timeline:
         slot = np.clip(np.searchsorted(self.edges_ns, moment_ns, side="right") - 1, 0, len(self.edges_ns) - 2)
         low, high = self.edges_ns[slot], self.edges_ns[slot + 1]
         share = np.clip((moment_ns - low) / np.maximum(high - low, 1), 0.0, 1.0)[:, None]
-        return self.cumulative_ns[slot] * (1 - share) + self.cumulative_ns[slot + 1] * share
+        before: FloatArray = self.cumulative_ns[slot] * (1 - share) + self.cumulative_ns[slot + 1] * share
+        return before
 
 
 def timelines(profiles: Sequence[RankProfile], alignment: Alignment) -> dict[int, Timeline]:

@@ -72,13 +72,13 @@ def rank_steps(
     out = []
     for (rank, step), rows in attribution.parts.group_by(["rank", "step"], maintain_order=True):
         spent = dict(rows.select("part", "ns").rows())
-        key = int(rank)  # type: ignore[call-overload]
+        key = int(rank)
         out.append(
             RankStep(
                 rank=key,
                 host=host_of_rank.get(key, ""),
                 device=of_rank[key].device,
-                step=int(step),  # type: ignore[call-overload]
+                step=int(step),
                 start_ns=int(rows["start_ns"][0]),
                 window_ns=int(rows["window_ns"][0]),
                 parts_ns={part: int(spent.get(part, 0)) for part in PARTS},
