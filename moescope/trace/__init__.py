@@ -4,8 +4,9 @@
 state of the input.
 """
 
-from moescope.trace.directory import RankTrace, TraceDirectory, fingerprint, open_directory
+from moescope.trace.directory import TraceDirectory, fingerprint, open_directory
 from moescope.trace.model import CATEGORIES, EVENT_SCHEMA, KINDS, Problem, ProcessGroup
+from moescope.trace.ranktrace import RankTrace
 
 __all__ = [
     "CATEGORIES",

@@ -91,8 +91,10 @@ class Crew:
         """Process ids of the helpers."""
         return [helper.pid for helper in self._helpers]
 
-    def run(self, function: Function, arguments: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:
-        """``function(*a)`` for each of ``arguments``, in order; at most ``ahead`` are taken before their result is.
+    def run(
+        self, function: Function, arguments: Iterable[tuple[Any, ...]], ahead: int
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """``(a, function(*a))`` for each ``a`` of ``arguments``, in order, at most ``ahead`` of them under way.
 
         ``function`` must be importable by name. The calling thread works too.
         """
@@ -110,7 +112,7 @@ class Crew:
                 task = pending.popleft()
                 if task.error is not None:
                     raise task.error
-                yield task.result
+                yield task.arguments, task.result
             elif pending:
                 self._work_or_wait(pending[0])
 

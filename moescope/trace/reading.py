@@ -1,0 +1,112 @@
+"""Reading many files: in this process, with helper processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from moescope.errors import MoescopeError
+from moescope.trace.crew import Crew
+from moescope.trace.ingest import Job, ingest
+from moescope.trace.patterns import Patterns
+
+Progress = Callable[[int, int, str], None]
+"""``progress(done, total, what)``, called in the calling thread after each file."""
+
+_SMALL_BYTES = 24 << 20
+"""Content that one process reads sooner than helpers start."""
+_GZIP_RATIO = 12
+
+
+def default_workers() -> int:
+    """Processes to read with: one for each processor this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_jobs(
+    jobs: Sequence[Job], patterns: Patterns, workers: int | None, scheduler: str | None, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Metadata of each job's file, in order; of one that cannot be opened ``{"is_trace": False, "error": reason}``."""
+    found = [job.entry.load() for job in jobs]
+    missing = [place for place, metadata in enumerate(found) if metadata is None]
+    done = len(jobs) - len(missing)
+    todo = [jobs[place] for place in missing]
+    results = _on_cluster(todo, patterns, scheduler) if scheduler and todo else _here(todo, patterns, workers)
+    for place, metadata in results:
+        found[missing[place]] = metadata
+        done += 1
+        if progress is not None:
+            progress(done, len(jobs), jobs[missing[place]].relative)
+    return [metadata for metadata in found if metadata is not None]
+
+
+def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, Any]:
+    """:func:`ingest`, with a file that cannot be opened as a result of its own."""
+    try:
+        return ingest(job, patterns, crew)
+    except OSError as error:
+        return {"is_trace": False, "file": job.relative, "error": error.strerror or str(error)}
+
+
+def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(place, metadata) of each job. With fewer files than processes each file's blocks are shared out instead."""
+    processes = max(1, workers if workers is not None else default_workers())
+    if processes == 1 or sum(map(_content_bytes, jobs)) < _SMALL_BYTES:
+        yield from ((place, read_job(job, patterns)) for place, job in enumerate(jobs))
+        return
+    with Crew(processes - 1) as crew:
+        if len(jobs) < processes:
+            yield from ((place, read_job(job, patterns, crew)) for place, job in enumerate(jobs))
+        else:
+            tasks = ((job, patterns) for job in jobs)
+            results = crew.run(read_job, tasks, ahead=len(jobs))
+            yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+
+
+def _content_bytes(job: Job) -> int:
+    """About how large the file is when inflated."""
+    try:
+        size = job.path.stat().st_size
+    except OSError:
+        return 0
+    return size * (_GZIP_RATIO if job.path.suffix == ".gz" else 1)
+
+
+def _on_cluster(jobs: list[Job], patterns: Patterns, scheduler: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """As :func:`_here`, on the workers of a Dask scheduler, which must see the same files under the same paths."""
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError as error:
+        raise MoescopeError(
+            "reading on a cluster needs the package distributed",
+            hint="pip install 'moescope[cluster]'",
+            code="missing-extra",
+        ) from error
+    try:
+        client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise MoescopeError(
+            f"no Dask scheduler answers at {scheduler}: {error}",
+            hint="start one with `dask scheduler` and pass the tcp:// address it prints",
+            code="no-scheduler",
+        ) from error
+    with client:
+        futures = {client.submit(read_job, job, patterns, pure=False): place for place, job in enumerate(jobs)}
+        try:
+            for future in distributed.as_completed(futures):
+                place = futures[future]
+                yield place, _seen_here(jobs[place], future.result())
+        finally:
+            client.cancel(list(futures))
+
+
+def _seen_here(job: Job, metadata: dict[str, Any]) -> dict[str, Any]:
+    if "error" not in metadata and job.entry.load() is None:
+        raise MoescopeError(
+            f"the cluster's workers wrote the store of {job.relative} where this machine does not see it",
+            hint="put the traces and their folder .moescope on a file system that all workers share",
+            code="store-not-shared",
+        )
+    return metadata
