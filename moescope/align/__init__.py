@@ -31,14 +31,16 @@ class Alignment:
         return next(clock for clock in self.clocks if rank in clock.ranks)
 
 
-def align_ranks(instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, str]) -> Alignment:
+def align_ranks(
+    instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, str], clock: pl.DataFrame | None = None
+) -> Alignment:
     """Match, align and split.
 
     ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``),
     on the local clock.
     """
     matched = match(pl.concat(instances))
-    clocks = host_clocks(matched.rows, host_of_rank)
+    clocks = host_clocks(matched.rows, host_of_rank, clock)
     rows = infer_phases(_on_common_clock(matched.rows, clocks))
     rows, models = with_waits(rows, host_of_rank)
     uncertainty = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}

@@ -15,7 +15,7 @@ clock belongs to a host, never to a rank. Model: local = common + offset + drift
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,15 +52,13 @@ class HostClock:
 
     @property
     def uncertainty_ns(self) -> int:
-        """What an arrival on this host may be off by: three times the residual of a fit, half of the bracket else."""
+        """What an arrival on this host may be off by: three times the scatter of a fit, else the bracket's reach."""
         if self.method in ("reference", "single host"):
             return 0
-        half_bracket = (self.high_ns - self.low_ns) / 2
+        reach = max(self.high_ns - self.offset_ns, self.offset_ns - self.low_ns, 0.0)
         if self.method.startswith("first leavers"):
-            return int(
-                np.ceil(min(3 * self.residual_ns + 1, half_bracket)) if half_bracket > 0 else 3 * self.residual_ns
-            )
-        return int(np.ceil(half_bracket))
+            return int(np.ceil(min(max(3 * self.residual_ns, MIN_UNCERTAINTY_NS), reach or np.inf)))
+        return int(np.ceil(reach))
 
     def to_common(self, local_ns: pl.Series) -> pl.Series:
         """Local times on the common clock, integer ns."""
@@ -74,8 +72,8 @@ def host_clocks(
 ) -> tuple[HostClock, ...]:
     """The clock of every host, reference first.
 
-    ``rows``: matched collectives (``match.Matched.rows``) in local time. ``host_of_rank``: every rank's host. ``clock``: offsets
-    measured by the hooks (the telemetry table), None where there are none.
+    ``rows``: matched collectives (``match.Matched.rows``) in local time. ``host_of_rank``: every rank's host.
+    ``clock``: offsets measured by the hooks (the telemetry table), None where there are none.
     """
     hosts = _hosts_by_size(host_of_rank)
     ranks = {host: tuple(sorted(rank for rank, at in host_of_rank.items() if at == host)) for host in hosts}
@@ -85,12 +83,24 @@ def host_clocks(
         return (HostClock(hosts[0], ranks[hosts[0]], 0.0, 0.0, origin, 0, 0, 0.0, "single host", 0),)
     measured = measured_bounds(clock, host_of_rank, hosts, origin) if clock is not None else ()
     fits = [fit_offset(anchors, column) for column in range(1, len(hosts))]
-    drifts = np.array([0.0, *(fit.drift for fit in fits)])
-    low, high, feasible = _bracket(anchors, drifts, measured)
+    low, high, feasible = _bracket(anchors, _drifts(fits), measured)
+    if noisy := [column for column, fit in enumerate(fits) if _is_noisy(fit, high[column + 1] - low[column + 1])]:
+        fits = [replace(fit, drift=0.0) if column in noisy else fit for column, fit in enumerate(fits)]
+        low, high, feasible = _bracket(anchors, _drifts(fits), measured)
     clocks = [HostClock(hosts[0], ranks[hosts[0]], 0.0, 0.0, origin, 0, 0, 0.0, "reference", 0)]
     for column, (host, fit) in enumerate(zip(hosts[1:], fits, strict=True), start=1):
-        clocks.append(_clock(host, ranks[host], fit, (low[column], high[column]), feasible, origin))
+        bracket = float(low[column]), float(high[column])
+        clocks.append(_clock(host, ranks[host], fit, bracket, feasible=feasible, origin_ns=origin))
     return tuple(clocks)
+
+
+def _drifts(fits: Sequence[OffsetFit]) -> FloatArray:
+    return np.array([0.0, *(fit.drift for fit in fits)])
+
+
+def _is_noisy(fit: OffsetFit, width_ns: float) -> bool:
+    """Whether the ends scatter too much to be trusted against a bracket of this width; a slope then does harm too."""
+    return fit.num_anchors == 0 or (width_ns > 0 and fit.residual > NOISY_SHARE_OF_BRACKET * width_ns)
 
 
 def _hosts_by_size(host_of_rank: Mapping[int, str]) -> list[str]:
@@ -128,7 +138,7 @@ def _clock(
     host: str, ranks: tuple[int, ...], fit: OffsetFit, bracket: tuple[float, float], *, feasible: bool, origin_ns: int
 ) -> HostClock:
     low, high = bracket
-    if fit.num_anchors == 0 or not np.isfinite([low, high]).all():
+    if not np.isfinite([low, high]).all():
         return HostClock(host, ranks, 0.0, 0.0, origin_ns, 0, 0, 0.0, "no anchors: assumed equal", 0)
     if not feasible or low > high:
         method = "first leavers, contradicted by the causal bounds"
@@ -139,7 +149,7 @@ def _clock(
     offset, method = float(np.clip(fit.offset, low, high)), "first leavers"
     if fit.drift:
         method += " with drift"
-    if fit.residual > NOISY_SHARE_OF_BRACKET * (high - low):
+    if _is_noisy(fit, high - low):
         offset, method = (low + high) / 2, "bracket midpoint"
     low_ns, high_ns = int(np.floor(low)), int(np.ceil(high))
     return HostClock(host, ranks, offset, fit.drift, origin_ns, low_ns, high_ns, fit.residual, method, fit.num_anchors)

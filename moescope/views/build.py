@@ -69,7 +69,7 @@ def analyze_directory(
     host_of_rank = _hosts(directory.ranks, hosts)
     world = _world(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
-    alignment = align_ranks(members, host_of_rank)
+    alignment = align_ranks(members, host_of_rank, telemetry.clock if telemetry is not None else None)
     attribution = attribute(profiles, alignment)
     counts = _counts(telemetry, alignment)
     return _assemble(
