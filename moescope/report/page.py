@@ -18,6 +18,7 @@ from moescope.views import palette
 from moescope.views.model import Analysis
 from moescope.views.panels_step import headline
 from moescope.views.text import duration, percent
+from moescope.views.theme import theme_css
 
 DEFAULT_BUDGET_BYTES = 5_000_000
 MOST_FINDINGS = 5
@@ -145,30 +146,3 @@ def embed(value: object) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def theme_css() -> str:
-    """Custom properties and classes for the palette: light, dark by preference or by choice, light in print."""
-    light, dark = _variables(palette.LIGHT), _variables(palette.DARK)
-    rules = [
-        f":root{{color-scheme:light;{light}}}",
-        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}",
-        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}",
-    ]
-    for group in palette.GROUPS:
-        fill = f"url(#hatch-{group.key})" if group.hatched else f"var(--p-{group.key})"
-        rules.append(f"rect.p-{group.key}{{fill:{fill}}}")
-        rules.append(f"i.p-{group.key}{{--c:var(--p-{group.key})}}")
-    rules += [f".l{i}{{stroke:var(--l{i})}}rect.k{i}{{fill:var(--l{i})}}i.k{i}{{--c:var(--l{i})}}" for i in range(8)]
-    rules += [f".v{i}{{fill:var(--v{i})}}" for i in range(33)]
-    return "\n".join(rules) + "\n"
-
-
-def _variables(theme: palette.Theme) -> str:
-    names = {"surface": theme.surface, "text": theme.text, "muted": theme.muted, "grid": theme.grid, "hot": theme.hot}
-    names |= {f"p-{group.key}": theme.group(group) for group in palette.GROUPS}
-    names |= {f"l{i}": colour for i, colour in enumerate(theme.lines)}
-    for i in range(33):
-        end, share = (theme.hot, i / 16 - 1) if i >= 16 else (theme.cold, 1 - i / 16)
-        names[f"v{i}"] = palette.mix(theme.middle, end, share)
-    return "".join(f"--{name}:{value};" for name, value in names.items())

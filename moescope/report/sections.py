@@ -156,18 +156,24 @@ def _some(legend: lines.Legend, analysis: Analysis) -> str:
     return f"; {len(legend)} of {total:,} ranks, the table has all" if len(legend) < total else ""
 
 
-def _memory(analysis: Analysis) -> list[Picture]:
-    pictures = []
+def _extremes(analysis: Analysis) -> list[int]:
+    """Positions of the highest and the lowest peak and of the ranks that findings name."""
     named = _named_ranks(analysis)
     order = sorted(range(len(analysis.memory)), key=lambda i: -analysis.memory[i].allocated_peak_bytes)
-    extremes = [order[0], order[-1], *(i for i in order if analysis.memory[i].rank in named)]
-    if any(m.series for m in analysis.memory):
-        svg, legend = lines.memory_curves(analysis, spread(len(analysis.memory), extremes, lines.NUM_COLOURS))
-        pictures.append(Picture(svg, legend, title="Allocated over the profiled window" + _some(legend, analysis)))
-    if any(m.live_by_phase_bytes for m in analysis.memory):
-        bars, legend = lines.memory_peaks(analysis, spread(len(analysis.memory), extremes))
-        pictures.append(Picture(bars, legend, title="Live at each rank's peak, by the phase that allocated it"))
-    return pictures
+    return [order[0], order[-1], *(i for i in order if analysis.memory[i].rank in named)]
+
+
+def _memory(analysis: Analysis) -> list[Picture]:
+    if not any(m.series for m in analysis.memory):
+        return []
+    shown = spread(len(analysis.memory), _extremes(analysis), lines.NUM_COLOURS)
+    svg, legend = lines.memory_curves(analysis, shown)
+    return [Picture(svg, legend, title="Allocated over the profiled window" + _some(legend, analysis))]
+
+
+def _peaks(analysis: Analysis) -> list[Picture]:
+    bars, legend = lines.memory_peaks(analysis, spread(len(analysis.memory), _extremes(analysis)))
+    return [Picture(bars, legend)]
 
 
 def _steps(analysis: Analysis) -> list[Picture]:
@@ -191,6 +197,7 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_load.interval_panel, _intervals),
     (panels_comm.collectives_panel, None),
     (panels_run.memory_panel, _memory),
+    (panels_run.peaks_panel, _peaks),
     (panels_step.steps_panel, _steps),
     (panels_comm.clock_panel, _clock),
     (panels_run.missing_panel, None),

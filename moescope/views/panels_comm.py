@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from moescope.views.model import Analysis, Collective
 from moescope.views.panels import Column, Empty, Matrix, Panel, Table, step_ns
-from moescope.views.text import duration, percent, plural
+from moescope.views.text import duration, percent, plural, significant, size
 
 NO_MATCH = Empty(
     "No collective could be matched across ranks, so arrival waits can't be told from transfers.",
     "Record every rank over the same steps with record_shapes=True, so that collectives carry their arguments.",
+)
+NO_BYTES = Empty(
+    "The sizes of the collectives were not recorded.",
+    "Record with record_shapes=True, so that collectives carry their sizes.",
 )
 
 
@@ -135,6 +139,41 @@ def collective_bandwidth(collective: Collective) -> float | None:
         if m.transfer_ns > 0 and (m.send_bytes or m.recv_bytes)
     ]
     return max(rates) if rates else None
+
+
+def transfers_panel(analysis: Analysis) -> Panel:
+    """How fast collectives of each kind transfer."""
+    key, title, question = "transfers", "Bandwidth", "Are transfers as fast as their size allows?"
+    rates: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for collective in analysis.collectives:
+        rate = collective_bandwidth(collective)
+        volumes = [b for m in collective.by_rank for b in (m.send_bytes, m.recv_bytes) if b is not None]
+        if rate is not None:
+            rates[collective.kind].append((rate, max(volumes)))
+    if not rates:
+        return Panel(key, title, question, empty=NO_BYTES if analysis.collectives else NO_MATCH)
+    columns = (
+        Column("kind"),
+        Column("collectives", "count"),
+        Column("smallest", "bytes"),
+        Column("largest", "bytes"),
+        Column("slowest, GB/s", "ratio"),
+        Column("median, GB/s", "ratio"),
+        Column("fastest, GB/s", "ratio"),
+    )
+    rows = []
+    for kind in sorted(rates):
+        speeds = sorted(rate / 1e9 for rate, _ in rates[kind])
+        sizes = [num_bytes for _, num_bytes in rates[kind]]
+        middle = speeds[len(speeds) // 2]
+        rows.append((kind.replace("_", " "), len(speeds), min(sizes), max(sizes), speeds[0], middle, speeds[-1]))
+    kind, _, _, largest, slow, middle, fast = max(rows, key=lambda row: row[1])
+    reading = (
+        f"{kind.capitalize()} of up to {size(largest)} per rank runs at {significant(middle)} GB/s at the median, "
+        f"from {significant(slow)} to {significant(fast)} GB/s."
+    )
+    caption = "Bytes of the busiest member over its transfer time, arrival wait excluded."
+    return Panel(key, title, question, reading, (Table("transfers", columns, tuple(rows), caption),))
 
 
 def collectives_panel(analysis: Analysis, most: int = 200) -> Panel:

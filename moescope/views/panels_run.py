@@ -44,11 +44,7 @@ def memory_panel(analysis: Analysis) -> Panel:
         reading += f", against {size(least.allocated_peak_bytes)} on rank {least.rank}"
     if top.capacity_bytes:
         reading += f"; that is {percent(top.allocated_peak_bytes / top.capacity_bytes)} of its device"
-    tables = [Table("memory", columns, tuple(rows))]
-    phases = _phases_table(analysis)
-    if phases.rows:
-        tables.append(phases)
-    return Panel(key, title, question, reading + ".", tuple(tables))
+    return Panel(key, title, question, reading + ".", (Table("memory", columns, tuple(rows)),))
 
 
 def phases_of(analysis: Analysis) -> list[str]:
@@ -60,15 +56,25 @@ def phases_of(analysis: Analysis) -> list[str]:
     return sorted(sums, key=lambda phase: (-sums[phase], phase))
 
 
-def _phases_table(analysis: Analysis) -> Table:
+def peaks_panel(analysis: Analysis) -> Panel:
+    """What was live at each rank's peak."""
+    key, title, question = "peaks", "Memory at the peak", "What fills the memory when it is fullest?"
+    known = [m for m in analysis.memory if m.live_by_phase_bytes]
+    if not known:
+        empty = NO_MEMORY if not analysis.memory else Empty(
+            "Only the height of the peaks is known, not what was live there.",
+            "Record with profile_memory=True, so that the trace has every allocation.",
+        )  # fmt: skip
+        return Panel(key, title, question, empty=empty)
     phases = phases_of(analysis)
     columns = (Column("rank", "id"), *(Column(phase, "bytes") for phase in phases))
-    rows = tuple(
-        (m.rank, *(m.live_by_phase_bytes.get(phase) for phase in phases))
-        for m in analysis.memory
-        if m.live_by_phase_bytes
-    )
-    return Table("live", columns, rows, "Live at the peak, by the phase that allocated it.")
+    rows = tuple((m.rank, *(m.live_by_phase_bytes.get(phase) for phase in phases)) for m in known)
+    top = max(known, key=lambda m: m.allocated_peak_bytes)
+    phase, num_bytes = max(top.live_by_phase_bytes.items(), key=lambda item: item[1])
+    share = num_bytes / sum(top.live_by_phase_bytes.values()) if num_bytes else 0.0
+    reading = f"At the peak of rank {top.rank}, {size(num_bytes)} ({percent(share)}) came from {phase}."
+    caption = "Live at the peak, by the phase that allocated it."
+    return Panel(key, title, question, reading, (Table("peaks", columns, rows, caption),))
 
 
 def sources_panel(analysis: Analysis) -> Panel:

@@ -12,26 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescope.views import palette, panels_comm, panels_load, panels_run, panels_step
+from moescope.views.catalog import PANELS
 from moescope.views.links import Target, evidence, moment
 from moescope.views.model import LoadInterval, WaitEdge
 from moescope.views.panels import Column, Table
 
-PANELS = [
-    panels_step.parts_panel,
-    panels_step.causes_panel,
-    panels_step.steps_panel,
-    panels_comm.waits_panel,
-    panels_comm.edges_panel,
-    panels_comm.collectives_panel,
-    panels_comm.clock_panel,
-    panels_load.expert_panel,
-    panels_load.rank_panel,
-    panels_load.interval_panel,
-    panels_run.memory_panel,
-    panels_run.sources_panel,
-    panels_run.missing_panel,
-    panels_run.provenance_panel,
-]
 KINDS = ["all_to_all", "reduction", "other"]
 PARTS = [
     *(f"compute.{p}" for p in ("attention", "expert_gemm", "router", "permute", "other_gemm")),
@@ -64,10 +49,11 @@ def test_rank_parts_are_means_over_steps_and_sum_to_the_window() -> None:
     assert [row.window_ns for row in one] == [r.window_ns for r in analysis.ranks if r.step == 11]
 
 
-@pytest.mark.parametrize("make", PANELS)
+@pytest.mark.parametrize("key", list(PANELS))
 @pytest.mark.parametrize("analysis", [example(), bare(), example(1, 1, 1), example(2, 1, 1)])
-def test_a_panel_has_either_tables_with_a_reading_or_a_reason(make, analysis) -> None:
-    panel = make(analysis)
+def test_a_panel_has_either_tables_with_a_reading_or_a_reason(key, analysis) -> None:
+    panel = PANELS[key](analysis)
+    assert panel.key == key
     if panel.empty:
         assert panel.tables == ()
         assert panel.empty.missing

@@ -1,0 +1,67 @@
+"""Routes beside Dash's own: tables as JSON and CSV, the palette as a style sheet. None of them takes a path."""
+
+from __future__ import annotations
+
+import json
+
+from flask import Flask, Response, abort
+
+from moescope.views.catalog import PANELS
+from moescope.views.model import Analysis
+from moescope.views.panels import Panel, Table
+from moescope.views.theme import theme_css
+from moescope_app.runs import Runs
+
+MOST_ROWS = 2000
+
+
+def add_routes(server: Flask, runs: Runs) -> None:
+    """Register the routes."""
+
+    @server.get("/theme.css")
+    def theme() -> Response:
+        return Response(theme_css(), mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
+
+    @server.get("/data/<slug>/<key>.json")
+    def tables(slug: str, key: str) -> Response:
+        panel = _panel(runs, slug, key)
+        body = {"ok": True, "tables": [_as_json(table) for table in panel.tables]}
+        return Response(json.dumps(body), mimetype="application/json")
+
+    @server.get("/data/<slug>/<key>-<table>.csv")
+    def csv(slug: str, key: str, table: str) -> Response:
+        for one in _panel(runs, slug, key).tables:
+            if one.key == table:
+                name = f"{slug}-{one.key}.csv"
+                headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+                return Response(one.to_csv(), mimetype="text/csv", headers=headers)
+        return abort(404)
+
+
+def analysed(runs: Runs, slug: str) -> Analysis:
+    """The finished analysis of a run; 404 where there is no such run, 409 where it isn't finished."""
+    run = runs.get(slug)
+    if run is None:
+        abort(404)
+    if run.analysis is None:
+        abort(409, "The analysis of this folder has not finished.")
+    return run.analysis
+
+
+def _panel(runs: Runs, slug: str, key: str) -> Panel:
+    make = PANELS.get(key)
+    if make is None:
+        abort(404)
+    return make(analysed(runs, slug))
+
+
+def _as_json(table: Table) -> dict[str, object]:
+    shown = table.rows[:MOST_ROWS]
+    return {
+        "key": table.key,
+        "caption": table.caption,
+        "columns": [{"title": c.title, "numeric": c.numeric} for c in table.columns],
+        "texts": [[c.show(v) for c, v in zip(table.columns, row, strict=True)] for row in shown],
+        "values": [list(row) for row in shown],
+        "num_rows": len(table.rows),
+    }

@@ -1,0 +1,20 @@
+"""The pages, each a function of an analysis; the timeline is a canvas that draws itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moescope.views.model import Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a page is asked to show."""
+
+    analysis: Analysis
+    slug: str
+    theme: str
+    """``light`` or ``dark``."""
+    rank: int | None = None
+    layer: int | None = None
+    step: int | None = None

@@ -1,0 +1,23 @@
+"""Waits against transfers, who waits for whom, bandwidth against size, and the expensive collectives."""
+
+from __future__ import annotations
+
+from dash import html
+
+from moescope.views import figures, figures_heat, figures_lines
+from moescope.views.panels_comm import collectives_panel, edges_panel, transfers_panel, waits_panel
+from moescope_app.pages import View
+from moescope_app.widgets import panel
+
+
+def render(view: View) -> html.Div:
+    """The page."""
+    analysis, slug, theme = view.analysis, view.slug, view.theme
+    return html.Div(
+        [
+            panel(slug, waits_panel(analysis), lambda: figures.waits_figure(analysis, theme)),
+            panel(slug, edges_panel(analysis), lambda: figures_heat.edges_figure(analysis, theme)),
+            panel(slug, transfers_panel(analysis), lambda: figures_lines.transfers_figure(analysis, theme)),
+            panel(slug, collectives_panel(analysis)),
+        ]
+    )

@@ -1,0 +1,23 @@
+"""Memory curves, and the peaks taken apart."""
+
+from __future__ import annotations
+
+from dash import html
+
+from moescope.views import figures_lines
+from moescope.views.panels_run import memory_panel, peaks_panel
+from moescope_app.pages import View
+from moescope_app.widgets import panel
+
+
+def render(view: View) -> html.Div:
+    """The page."""
+    analysis, slug, theme = view.analysis, view.slug, view.theme
+    curves = any(m.series for m in analysis.memory)
+    figure = (lambda: figures_lines.memory_figure(analysis, theme, view.rank)) if curves else None
+    return html.Div(
+        [
+            panel(slug, memory_panel(analysis), figure),
+            panel(slug, peaks_panel(analysis), lambda: figures_lines.peaks_figure(analysis, theme)),
+        ]
+    )

@@ -1,0 +1,114 @@
+"""The Dash application and the server that carries it."""
+
+from __future__ import annotations
+
+from importlib import resources
+from urllib.parse import parse_qs, unquote
+
+import dash
+from dash import Dash, Input, Output, State
+
+from moescope.views.model import Analysis
+from moescope_app.data import add_routes
+from moescope_app.pages import View
+from moescope_app.runs import Run, Runs
+from moescope_app.security import protect
+from moescope_app.shell import INDEX, banner, first_page, header, layout, not_found, progress_page
+from moescope_app.tabs import TABS
+
+POLL_MS = 400
+
+
+def create_app(runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: str | None = None) -> Dash:
+    """Build the application over ``runs``; nothing is analysed before it is asked for."""
+    app = Dash(
+        "moescope_app",
+        assets_folder=str(resources.files("moescope_app") / "assets"),
+        assets_ignore=r"theme\.js$",
+        index_string=INDEX,
+        title="moescope",
+        update_title="",
+        suppress_callback_exceptions=True,
+        enable_mcp=False,
+        add_log_handler=False,
+    )
+    app.layout = layout(POLL_MS)
+    _add_callbacks(app, runs)
+    add_routes(app.server, runs)
+    protect(app.server, host=host, port=port, token=token, script_hashes=app.csp_hashes())
+    return app
+
+
+def _add_callbacks(app: Dash, runs: Runs) -> None:
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        "function(clicks) { return window.moescopeTheme(clicks); }",
+        Output("theme", "data"),
+        Input("theme-button", "n_clicks"),
+    )
+
+    @app.callback(
+        Output("top", "children"),
+        Output("page", "children"),
+        Output("tick", "disabled"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("theme", "data"),
+        Input("tick", "n_intervals"),
+    )
+    def show(
+        pathname: str | None, search: str | None, theme: str | None, _ticks: int | None
+    ) -> tuple[object, object, bool]:
+        if theme not in ("light", "dark"):
+            raise dash.exceptions.PreventUpdate
+        return _page(runs, pathname or "/", search or "", theme)
+
+    @app.callback(
+        Output("tick", "disabled", allow_duplicate=True),
+        Input({"action": "analysis", "run": dash.ALL, "what": dash.ALL}, "n_clicks"),
+        State({"action": "analysis", "run": dash.ALL, "what": dash.ALL}, "id"),
+        prevent_initial_call=True,
+    )
+    def act(clicks: list[int | None], ids: list[dict[str, str]]) -> bool:
+        for count, target in zip(clicks, ids, strict=True):
+            run = runs.get(target["run"])
+            if count and run is not None:
+                (runs.cancel if target["what"] == "cancel" else runs.again)(run)
+                return False
+        raise dash.exceptions.PreventUpdate
+
+
+def _page(runs: Runs, pathname: str, search: str, theme: str) -> tuple[object, object, bool]:
+    run, key = _address(runs, pathname)
+    if run is None and pathname.strip("/") == "":
+        for one in runs:
+            runs.ask(one)
+        pending = any(one.status.pending for one in runs)
+        return header(runs, None, ""), first_page(runs), not pending
+    if run is None or key not in TABS:
+        return header(runs, run, ""), not_found(), True
+    status = runs.ask(run)
+    analysis = run.analysis
+    if analysis is None:
+        return header(runs, run, key), progress_page(run, status), not status.pending
+    page = TABS[key].render(_view(analysis, run.slug, search, theme))
+    return header(runs, run, key), [banner(analysis), page], True
+
+
+def _address(runs: Runs, pathname: str) -> tuple[Run | None, str]:
+    parts = [unquote(part) for part in pathname.strip("/").split("/") if part]
+    if not parts:
+        only = list(runs)
+        return (only[0], "verdict") if len(only) == 1 else (None, "")
+    if parts[0] != "r" or len(parts) > 3 or len(parts) < 2:
+        return None, ""
+    return runs.get(parts[1]), parts[2] if len(parts) == 3 else "verdict"
+
+
+def _view(analysis: Analysis, slug: str, search: str, theme: str) -> View:
+    query = parse_qs(search.lstrip("?"))
+    rank, layer, step = (_number(query.get(key)) for key in ("rank", "layer", "step"))
+    return View(analysis, slug, theme, rank, layer, step)
+
+
+def _number(values: list[str] | None) -> int | None:
+    return int(values[0]) if values and values[0].isdigit() and len(values[0]) < 10 else None

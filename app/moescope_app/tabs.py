@@ -1,0 +1,33 @@
+"""The tabs in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dash import html
+
+from moescope_app.pages import View, communication, load, memory, run, steps, timeline, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A page and its name."""
+
+    key: str
+    title: str
+    render: Callable[[View], html.Div]
+
+
+TABS: Mapping[str, Tab] = {
+    tab.key: tab
+    for tab in (
+        Tab("verdict", "Verdict", verdict.render),
+        Tab("timeline", "Timeline", timeline.render),
+        Tab("load", "Load", load.render),
+        Tab("communication", "Communication", communication.render),
+        Tab("memory", "Memory", memory.render),
+        Tab("steps", "Steps", steps.render),
+        Tab("run", "Run", run.render),
+    )
+}

@@ -1,0 +1,54 @@
+"""``moescope serve DIR [DIR...]``: the dashboard on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from moescope.cli.options import HostGroups, reading_options
+from moescope.errors import ExitCode, InputUnreadableError
+
+
+@click.command(short_help="Show the evidence and the timeline of all ranks in a browser.")
+@click.argument("paths", metavar="DIR...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another address needs --token.")
+@click.option("--token", help="A word that every viewer must bring; printed with the address.")
+@click.option("--open/--no-open", "open_", default=False, help="Open the browser. [default: no]")
+@reading_options
+def command(
+    paths: tuple[Path, ...],
+    *,
+    port: int,
+    host: str,
+    token: str | None,
+    open_: bool,
+    hosts: HostGroups | None,
+    rank_regex: str | None,
+    workers: int | None,
+    cache: bool,
+) -> int:
+    """Serve the dashboard for one or more folders on 127.0.0.1 until Ctrl-C.
+
+    A folder is analysed in the background when its page is first opened; one that was analysed before opens at once.
+    Only the folders named here can be read, and nothing is fetched from the network.
+    """
+    for path in paths:
+        if not path.exists():
+            raise InputUnreadableError(f"{path} does not exist.", hint="Name a run or a folder of traces.")
+
+    from moescope_app.serving import serve
+
+    from moescope.cli.text import printable
+    from moescope.views.build import Progress, analyze
+    from moescope.views.model import Analysis
+
+    def analyse(path: Path, show: Progress) -> Analysis:
+        return analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+
+    def announce(address: str) -> None:
+        click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))
+
+    serve(paths, analyse, host=host, port=port, token=token, open_browser=open_, announce=announce)
+    return ExitCode.DONE

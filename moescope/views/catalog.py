@@ -1,0 +1,29 @@
+"""All panels by key: what an address such as ``/data/RUN/waits.json`` can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from moescope.views import panels_comm, panels_load, panels_run, panels_step
+from moescope.views.model import Analysis
+from moescope.views.panels import Panel
+
+PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
+    "parts": panels_step.parts_panel,
+    "causes": panels_step.causes_panel,
+    "steps": panels_step.steps_panel,
+    "waits": panels_comm.waits_panel,
+    "edges": panels_comm.edges_panel,
+    "transfers": panels_comm.transfers_panel,
+    "collectives": panels_comm.collectives_panel,
+    "clock": panels_comm.clock_panel,
+    "ranks": panels_load.rank_panel,
+    "experts": panels_load.expert_panel,
+    "intervals": panels_load.interval_panel,
+    "memory": panels_run.memory_panel,
+    "peaks": panels_run.peaks_panel,
+    "sources": panels_run.sources_panel,
+    "missing": panels_run.missing_panel,
+    "provenance": panels_run.provenance_panel,
+}
+"""Panel key -> the function that fills it; the key is that of the panel it returns."""
