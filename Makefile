@@ -19,8 +19,7 @@ STAMP := $(VENV)/.installed-dev
 .PHONY: demo test lint types clean
 
 demo: $(STAMP)
-	rm -rf $(RUN)
-	$(BIN)/moescope train --ranks 4 --profile --out $(RUN)
+	$(BIN)/moescope train --ranks 4 --profile --out $(RUN) --force
 	$(BIN)/moescope analyze $(RUN)
 	$(BIN)/moescope report $(RUN) -o $(RUN)/report.html --force
 ifneq ($(SERVE),0)
@@ -38,7 +37,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info $(RUN)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -23,6 +23,7 @@ from moescope.views.frames import TABLES, frame
 from moescope.views.inventory import Inventory, take_inventory
 from moescope.views.json import to_json
 from moescope.views.model import Analysis, Json
+from moescope.views.questions import Question, questions
 
 
 class Run:
@@ -84,6 +85,10 @@ class Run:
     def inventory(self) -> Inventory:
         """Return what the folder holds and lacks, as ``moescope doctor`` shows it."""
         return take_inventory(self.path, rank_regex=self._rank_regex, workers=self._workers, progress=self._progress)
+
+    def questions(self) -> tuple[Question, ...]:
+        """Return which questions the folder can answer, and how to record what the others need."""
+        return questions(self.inventory())
 
     @cached_property
     def directory(self) -> TraceDirectory:
