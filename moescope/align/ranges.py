@@ -11,7 +11,8 @@ IntArray = npt.NDArray[np.int64]
 def innermost(start_ns: IntArray, end_ns: IntArray, query_ns: IntArray) -> IntArray:
     """Index of the innermost range that contains each moment, -1 where none does.
 
-    ``start_ns``, ``end_ns``: [n] ranges of one thread, nested or disjoint. ``query_ns``: [q].
+    ``start_ns``, ``end_ns``: [n] ranges of one thread, nested or disjoint. ``query_ns``: [q]. A moment at which
+    one range ends and the next begins belongs to the next, not to a child of the first.
     Ranges are peeled level by level (a level holds ranges that no earlier-starting remaining one
     contains), so the cost is O((n + q) log n) per nesting depth and nothing is done per range in Python.
     """
@@ -26,8 +27,10 @@ def innermost(start_ns: IntArray, end_ns: IntArray, query_ns: IntArray) -> IntAr
         outer[1:] = start_ns[order][1:] >= reach[:-1]
         level = order[outer]
         slot = np.searchsorted(start_ns[level], query_ns, side="right") - 1
-        hit = (slot >= 0) & (query_ns <= end_ns[level[np.maximum(slot, 0)]])
-        found[hit] = level[slot[hit]]
+        inner = level[np.maximum(slot, 0)]
+        hit = (slot >= 0) & (query_ns <= end_ns[inner])
+        hit &= (found < 0) | (start_ns[inner] >= start_ns[np.maximum(found, 0)])
+        found[hit] = inner[hit]
         order = order[~outer]
     return found
 
