@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -64,6 +64,8 @@ def launch(config: Config, out: Path, ranks: int, command: Sequence[str]) -> Non
             elastic_launch(launcher, run_rank)(config, out, command)
         except ChildFailedError as error:
             raise _explain(error) from error
+        except SignalException as error:  # the launcher's form of Ctrl-C; it has stopped the ranks
+            raise KeyboardInterrupt from error
 
 
 def _start_method() -> str:
