@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moescope.trainer.config import Config
 
 
-@click.command()
+@click.command(short_help="Train the bundled model, leaving telemetry and traces.")
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Local ranks to start.")
 @click.option("--preset", default="tiny", show_default=True, help="tiny (seconds on two cores), small or gpu.")
 @click.option("--config", "toml", type=click.Path(path_type=Path), help="TOML file that overrides the preset.")
