@@ -176,7 +176,12 @@ def test_exit_codes_page_lists_every_code() -> None:
 
 def test_json_page_names_every_key() -> None:
     documented = set(re.findall(r'"(\w+)"', (DOCS / "json.md").read_text(encoding="utf-8")))
-    kinds = [kind for module in (model, inventory, questions, compare) for kind in vars(module).values() if is_dataclass(kind)]
+    kinds = [
+        kind
+        for module in (model, inventory, questions, compare)
+        for kind in vars(module).values()
+        if is_dataclass(kind)
+    ]
     ours = [kind for kind in kinds if re.match(r"moescope\.(views|findings)\.", kind.__module__)]
     names = {field.name for kind in ours for field in fields(kind)} - UNDOCUMENTED_KEYS
     assert {"claim", "because", "arrival_wait_ns"} <= names
