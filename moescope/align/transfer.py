@@ -2,7 +2,7 @@
 
 A rank that waits in an all-to-all already exchanges data with the peers that are there, so the time until the
 last peer's arrival overstates what waiting cost. The model of the undisturbed duration is
-``g = alpha + bottleneck bytes / B``, the bottleneck being the rank that sends or receives most to and from others;
+``g = alpha + bottleneck bytes / B``, the bottleneck being the rank that sends or receives most (``volume.with_volume``);
 alpha and B are fitted to the run's own collectives with little arrival skew. Then the removable wait is
 ``min(arrival wait, duration - g)``. In reductions and gathers no data moves on until all ranks are there, so
 there the whole arrival wait is removable.
@@ -41,36 +41,6 @@ class TransferModel:
     def duration_ns(self, bottleneck_bytes: FloatArray) -> FloatArray:
         """Undisturbed duration, [n]."""
         return self.alpha_ns + bottleneck_bytes / self.bytes_per_ns
-
-
-def bottleneck_bytes(rows: pl.DataFrame) -> pl.DataFrame:
-    """``instance, bottleneck_bytes``: per all-to-all, the most that one rank exchanges with other ranks.
-
-    ``rows``: matched collectives. Null where a size is unknown.
-    """
-    exchanged = rows.filter(pl.col("kind") == "all_to_all")
-    sent, received = _remote(exchanged, "in_splits", "send_bytes"), _remote(exchanged, "out_splits", "recv_bytes")
-    return (
-        exchanged.select("instance", remote=pl.max_horizontal(sent, received), known=sent.is_not_null())
-        .group_by("instance", maintain_order=True)
-        .agg(bottleneck_bytes=pl.when(pl.col("known").all()).then(pl.col("remote").max()))
-    )
-
-
-def _remote(rows: pl.DataFrame, splits: str, total: str) -> pl.Series:
-    """Bytes exchanged with others: the total less the rank's own share (rows to itself, or an equal part)."""
-    position = rows["members"].list.eval(pl.element()).to_list()
-    own = [
-        members.index(rank) if rank in members else None for members, rank in zip(position, rows["rank"], strict=True)
-    ]
-    frame = rows.select(
-        total=pl.col(total).cast(pl.Float64),
-        size=pl.col("members").list.len(),
-        kept=pl.col(splits).list.get(pl.lit(pl.Series(own, dtype=pl.Int64)), null_on_oob=True),
-        all=pl.col(splits).list.sum(),
-    )
-    share = pl.when(pl.col("all") > 0).then(pl.col("kept") / pl.col("all")).otherwise(1 / pl.col("size"))
-    return frame.select(pl.col("total") * (1 - share.fill_null(1 / pl.col("size")))).to_series()
 
 
 def fit_transfer(instances: pl.DataFrame) -> dict[str, TransferModel]:

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from moescope.align.collectives import SYNCHRONISING
-from moescope.align.transfer import TransferModel, bottleneck_bytes, fit_transfer
+from moescope.align.transfer import TransferModel, fit_transfer
+from moescope.align.volume import with_volume
 
 
 def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.DataFrame, dict[str, TransferModel]]:
@@ -39,7 +40,7 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
         is_last=(pl.col("rank") == pl.col("last_rank"))
         & (pl.col("start_ns").min().over("instance") < pl.col("latest_ns")),
     )
-    rows = rows.join(bottleneck_bytes(rows), on="instance", how="left", maintain_order="left")
+    rows = with_volume(rows, host_of_rank)
     models = fit_transfer(_instance_table(rows))
     return _with_removable(rows, models), models
 
@@ -93,7 +94,7 @@ def _instance_table(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _with_removable(rows: pl.DataFrame, models: Mapping[str, TransferModel]) -> pl.DataFrame:
     undisturbed = np.full(len(rows), np.nan)
-    size = rows["bottleneck_bytes"].cast(pl.Float64).to_numpy()
+    size = rows["slowest_peer_bytes"].cast(pl.Float64).to_numpy()
     for tier, model in models.items():
         mine = (rows["tier"] == tier).to_numpy() & (rows["kind"] == "all_to_all").to_numpy()
         undisturbed[mine] = model.duration_ns(size[mine])
