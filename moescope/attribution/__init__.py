@@ -14,6 +14,7 @@ from moescope.attribution.expert_work import RowCost, expected_ns, expert_work, 
 from moescope.attribution.parts import rank_parts
 from moescope.attribution.profile import RankProfile, profile_rank
 from moescope.attribution.spans import spans
+from moescope.attribution.transfers import transfer_causes
 from moescope.attribution.timeline import Timeline, timelines
 
 __all__ = ["Attribution", "RankProfile", "attribute", "profile_rank"]
@@ -48,7 +49,8 @@ def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribut
     parts = rank_parts(lines)
     windows = parts.group_by("step").agg(pl.col("window_ns").max())
     num_steps = max(len(windows), 1)
-    causes = summarise(charges, len(lines), num_steps)
+    transfers = transfer_causes(rows, alignment.models, num_steps)
+    causes = summarise(charges, transfers, len(lines), num_steps)
     mean_step = windows["window_ns"].mean()
     step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0
     return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns)

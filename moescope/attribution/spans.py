@@ -26,7 +26,7 @@ TAKES_RESULTS = (pl.col("kind") == "all_to_all") & (
 def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple[pl.DataFrame, FloatArray]:
     """(rows, spent): ``collectives`` in time order of the instances, and [len(rows), activities] ns of each row's span.
 
-    Adds ``exposed_wait_ns`` (the part of the wait that no compute covers), ``is_blocking``, ``span_ns``, ``turn``
+    Adds ``exposed_wait_ns`` and ``exposed_transfer_ns`` (the parts that no compute covers), ``is_blocking``, ``span_ns``, ``turn``
     (the row's number within its rank and step), ``is_expert_work`` and ``rows_processed`` (rows the experts worked on,
     null where unknown).
     """
@@ -38,7 +38,11 @@ def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple
     parts = [
         _of_rank(part, timelines[int(rank)], spent) for (rank,), part in rows.group_by(["rank"], maintain_order=True)
     ]
-    rows = pl.concat(parts).sort("at") if parts else rows.with_columns(exposed_wait_ns=0, is_blocking=False, span_ns=0)
+    rows = (
+        pl.concat(parts).sort("at")
+        if parts
+        else rows.with_columns(exposed_wait_ns=0, exposed_transfer_ns=0, is_blocking=False, span_ns=0)
+    )
     return rows.with_columns(
         is_expert_work=TAKES_RESULTS.fill_null(False),
         rows_processed=pl.when(TAKES_RESULTS.fill_null(False)).then(pl.col("in_splits").list.sum().cast(pl.Float64)),
@@ -49,6 +53,7 @@ def _of_rank(part: pl.DataFrame, timeline: Timeline, spent: FloatArray) -> pl.Da
     start, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
     wait = part["arrival_wait_ns"].to_numpy()
     exposed = timeline.spent_ns(start, start + wait)[:, Activity.WAIT]
+    transfer = timeline.spent_ns(start + wait, end)[:, Activity.TRANSFER]
     is_blocking = exposed >= BLOCKING_SHARE * wait
     left = np.maximum.accumulate(np.where(is_blocking, end, start))
     low = np.concatenate(([timeline.edges_ns[0]], left[:-1])) if len(left) else left
@@ -56,6 +61,7 @@ def _of_rank(part: pl.DataFrame, timeline: Timeline, spent: FloatArray) -> pl.Da
     spent[part["at"].to_numpy()] = timeline.spent_ns(low, high)
     return part.with_columns(
         exposed_wait_ns=pl.Series(np.rint(exposed).astype(np.int64)),
+        exposed_transfer_ns=pl.Series(np.rint(transfer).astype(np.int64)),
         is_blocking=pl.Series(is_blocking),
         span_ns=pl.Series(high - low),
     )

@@ -88,7 +88,7 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
             "hottest_rank": top,
             "share_of_cost_of_hottest_rank": share_of_top,
             "share_of_intervals_where_hottest": _share_hottest(intervals, top),
-            "cost_by_rank_ns": {str(r): round(c) for r, c in causes.select("culprit", "cost_ns").head(8).rows()},
+            "cost_by_rank_ns": _by_rank(causes),
             "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks",
         },
     )
@@ -152,6 +152,68 @@ def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str)
                 "formula": f"removable waits charged to {cause} of the late rank, averaged over the other ranks",
             },
         )
+
+
+def slow_network(inputs: Inputs) -> Iterator[Finding]:
+    """Links of one group are slower than those of the groups beside it."""
+    causes = inputs.cause_ns("slow_network")
+    cost = float(causes["cost_ns"].sum())
+    share = inputs.share(cost)
+    if share < NOTICEABLE:
+        return
+    rank = int(causes["culprit"][0]) if causes["culprit"][0] is not None else None
+    whose = f"; its exchanges last as long as rank {rank}'s link needs" if rank is not None else ""
+    yield Finding(
+        code="slow-network",
+        severity=_severity(share),
+        rank=rank,
+        layer=None,
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"Transfers of one group run slower than those of the groups beside it: {_ms(cost)} per step{whose}.",
+        advice="Check that rank's links (NIC, NVLink, cables, PCIe width), the interface and transport the library chose, and "
+        "congestion from other jobs; compare with a baseline of the same allocation.",
+        confidence=_confidence(inputs, cost) if rank is not None else "medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "communication",
+            "cost_by_rank_ns": _by_rank(causes),
+            "formula": "span beyond the fastest comparable group's time per byte, slowest group of each turn",
+        },
+    )
+
+
+def volume_imbalance(inputs: Inputs) -> Iterator[Finding]:
+    """Exchanges last as long as the rank with most bytes needs."""
+    causes = inputs.cause_ns("volume_imbalance")
+    cost = float(causes["cost_ns"].sum())
+    share = inputs.share(cost)
+    if share < NOTICEABLE:
+        return
+    stands_out = float(causes["cost_ns"][0]) >= min(STANDS_OUT / len(inputs.ranks), 0.6) * cost
+    rank = int(causes["culprit"][0]) if stands_out and causes["culprit"][0] is not None else None
+    yield Finding(
+        code="volume-imbalance",
+        severity=_severity(share),
+        rank=rank,
+        layer=_top_layer(inputs, "volume_imbalance", rank),
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"All-to-alls last {_ms(cost)} per step longer than with even volumes"
+        + (f", because rank {rank} sends or receives most." if rank is not None else "."),
+        advice="Balance the experts' load or their placement: the busiest rank's link sets the pace of the exchange.",
+        confidence="medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "communication",
+            "cost_by_rank_ns": _by_rank(causes),
+            "formula": "(bottleneck - mean) bytes / fitted bandwidth, exposed part, slowest group of each turn",
+        },
+    )
+
+
+def _by_rank(causes: pl.DataFrame) -> dict[str, int]:
+    return {str(rank): round(cost) for rank, cost in causes.select("culprit", "cost_ns").head(8).rows()}
 
 
 def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
@@ -331,6 +393,8 @@ RULES: tuple[Rule, ...] = (
     load_imbalance,
     slow_rank,
     late_host,
+    slow_network,
+    volume_imbalance,
     exposed_communication,
     host_bound,
     memory_peak,
