@@ -122,8 +122,8 @@ def _bracket(
     upper = np.full((num_hosts, num_hosts), np.inf)
     for source in range(num_hosts):
         slack = ends - starts[:, [source]]
-        has_any = ~np.isnan(slack).all(axis=0)
-        upper[source, has_any] = np.nanmin(slack[:, has_any], axis=0)
+        has_any = (~np.isnan(slack)).any(axis=0)
+        upper[source, has_any] = np.nanmin(slack[:, has_any], axis=0, initial=np.inf)
     for bound in measured:
         upper[bound.of, bound.to] = min(upper[bound.of, bound.to], bound.high_ns)
         upper[bound.to, bound.of] = min(upper[bound.to, bound.of], -bound.low_ns)
