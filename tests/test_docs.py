@@ -20,6 +20,7 @@ import pytest
 
 from moescope.cli import COMMANDS, cli
 from moescope.errors import ExitCode
+from moescope.findings import rules
 from moescope.findings.codes import FINDING_CODES
 from moescope.findings.rules import RULES
 from moescope.views import compare, inventory, model, questions
@@ -106,6 +107,23 @@ def test_finding_page_says_what_it_must(code: str) -> None:
     for heading in ("What it means", "How the cost is computed", "What to try", "What would make it wrong"):
         assert f"## {heading}\n" in text
     assert f"](findings/{code}.md) | {FINDING_CODES[code]} |" in (DOCS / "index.md").read_text(encoding="utf-8")
+
+
+def test_finding_pages_state_the_thresholds_of_the_rules() -> None:
+    percent = "{:.0%}".format
+    stated = {
+        "load-imbalance": (percent(rules.NOTICEABLE), percent(rules.GRAVE), f"{rules.FLOOR_FACTOR:.1f}"),
+        "slow-rank": (percent(rules.NOTICEABLE),),
+        "slow-network": (percent(rules.NOTICEABLE), percent(rules.GRAVE)),
+        "volume-imbalance": (percent(rules.NOTICEABLE), percent(rules.GRAVE)),
+        "exposed-communication": (percent(rules.EXPOSED_SHARE),),
+        "host-bound": (percent(rules.NOTICEABLE), percent(rules.HOST_SHARE)),
+        "memory-peak": (percent(rules.MEMORY_NEAR_FULL), f"{rules.MEMORY_SPREAD:.1f}"),
+        "balanced": (percent(rules.NOTICEABLE),),
+    }
+    for code, values in stated.items():
+        text = (DOCS / "findings" / f"{code}.md").read_text(encoding="utf-8").replace(" %", "%")
+        assert [value for value in values if value not in text] == [], code
 
 
 def test_pages_admit_which_findings_no_rule_reports() -> None:

@@ -84,7 +84,8 @@ def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:
     """Yield one finding: a line to scan, then the sentence, then the advice."""
     where = [] if finding.rank is None else [f"rank {finding.rank}"]
     where += [] if finding.layer is None else [f"layer {finding.layer}"]
-    cost = f"{duration(finding.cost_ns_per_step)}/step, {percent(finding.share_of_step)}"
+    at_most = "at most " if finding.evidence.get("is_upper_bound") else ""
+    cost = f"{at_most}{duration(finding.cost_ns_per_step)}/step, {percent(finding.share_of_step)}"
     line = Text(f"{number}. ")
     line.append(printable(finding.code), style=_STYLES.get(finding.severity, "bold"))
     facts = [*where, *([cost] if finding.cost_ns_per_step else []), finding.severity]
