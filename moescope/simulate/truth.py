@@ -135,21 +135,23 @@ def _fault(
     config: SimConfig, fault: Fault, times: dict[str, float], steps: Sequence[Sequence[Microbatch]]
 ) -> dict[str, object]:
     """One fault: what caused what, who did, and the step time that it cost (the run minus the run without it)."""
-    culprits = fault.culprits(config.ranks)
-    layer = getattr(fault, "layer", -1)
-    row: dict[str, object] = {
-        "fault": fault.describe(),
-        "kind": fault.kind,
-        "cause": fault.cause,
-        "layer": None if layer < 0 else layer,
-        "cost_ns_per_step": times["run"] - times.get(without(fault), times["run"]),
-    }
+    total = times["run"] - times.get(without(fault), times["run"])
+    culprits, costs = fault.culprits(config.ranks), {fault.cause: total} if fault.cause else {}
     if isinstance(fault, ExpertSkew):
         culprits = hottest(config, steps)
-        row["cost_compute_ns_per_step"] = times["run"] - times[without_compute(fault)]
-    row["rank"] = culprits[0] if len(culprits) == 1 else None
-    row["ranks"] = culprits
-    return row
+        compute = times["run"] - times[without_compute(fault)]
+        costs = {"expert_load": compute, "volume_imbalance": total - compute}
+    layer = getattr(fault, "layer", -1)
+    return {
+        "fault": fault.describe(),
+        "kind": fault.kind,
+        "cause": max(costs, key=lambda name: costs[name]) if costs else None,
+        "rank": culprits[0] if len(culprits) == 1 else None,
+        "ranks": culprits,
+        "layer": None if layer < 0 else layer,
+        "cost_ns_per_step": total,
+        "costs_ns_per_step": costs,
+    }
 
 
 def hottest(config: SimConfig, steps: Sequence[Sequence[Microbatch]]) -> list[int]:

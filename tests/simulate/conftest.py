@@ -10,8 +10,8 @@ from moescope.simulate import Model, SimConfig, parse_fault, simulate
 from moescope.simulate.run import Simulation, run_simulation
 
 TINY = Model(
-    num_layers=3, hidden=2048, num_heads=16, sequence=4096, num_experts=16, top_k=2, expert_hidden=2048, dense_hidden=4096,
-    vocabulary=2048,
+    num_layers=3, hidden=2048, num_heads=16, sequence=4096, num_experts=16, top_k=2, expert_hidden=2048,
+    dense_hidden=4096, vocabulary=2048,
 )  # fmt: skip
 
 

@@ -84,9 +84,11 @@ def faults_in_truth(*faults: str, **fields: object) -> list[dict]:
 
 
 def test_truth_names_the_rank_with_the_hot_experts():
-    (row,) = faults_in_truth("expert_skew:rank=2,factor=3")
+    (row,) = faults_in_truth("expert_skew:rank=2,factor=3", ranks_per_host=4)
     assert (row["cause"], row["rank"], row["ranks"], row["layer"]) == ("expert_load", 2, [2], None)
-    assert 0 < row["cost_compute_ns_per_step"] < row["cost_ns_per_step"]
+    costs = row["costs_ns_per_step"]
+    assert 0 < costs["volume_imbalance"] < costs["expert_load"]
+    assert sum(costs.values()) == pytest.approx(row["cost_ns_per_step"])
 
 
 def test_truth_names_one_hot_rank_per_group():
