@@ -66,6 +66,8 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _volume_loss(exchanges: pl.DataFrame, models: Mapping[str, TransferModel]) -> pl.DataFrame:
     rate = {tier: model.bytes_per_ns for tier, model in models.items()}
+    if not rate:
+        return exchanges.head(0).with_columns(loss_ns=0.0, culprit="bottleneck_rank")
     known = exchanges.filter(pl.col("tier").is_in(list(rate)))
     known = known.with_columns(bytes_per_ns=pl.col("tier").replace_strict(rate, return_dtype=pl.Float64))
     uneven = (pl.col("bottleneck_bytes") - pl.col("mean_bytes")) / pl.col("bytes_per_ns")
