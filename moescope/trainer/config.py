@@ -96,12 +96,12 @@ class MoEConfig:
     """Groups a token may choose from, with num_groups > 1."""
     noise: float = 0.0
     """Standard deviation of normal noise on the logits for the choice of experts, in training."""
-    balance: str = "aux_global"
+    balance: str = "bias"
     """How the load is balanced: none; the Switch auxiliary loss over this rank's microbatch (aux_microbatch), over
     each sequence (aux_sequence) or over the global batch (aux_global); or a bias that follows the load (bias)."""
     balance_coefficient: float = 0.05
     """Weight of the auxiliary loss."""
-    bias_update_rate: float = 0.01
+    bias_update_rate: float = 0.002
     """Step of the bias, per optimizer step, with balance = bias."""
     z_loss_coefficient: float = 0.0
     """Weight of the squared log-sum-exp of the logits."""
@@ -185,6 +185,8 @@ class TrainConfig:
     """Sequences per step over all ranks; a multiple of ranks * train.microbatch_sequences."""
     learning_rate: float = 2e-3
     """Peak of the schedule."""
+    router_learning_rate_ratio: float = 0.2
+    """The routers' rate as a share of the others': a slower router moves fewer tokens between experts at once."""
     min_learning_rate_ratio: float = 0.1
     """What remains of the peak at the last step."""
     warmup_steps: int = 5
@@ -224,7 +226,9 @@ class TrainConfig:
         )
         for key in positive:
             require(getattr(self, key) >= 1, f"train.{key}", getattr(self, key), "must be at least 1")
-        for key in ("warmup_steps", "weight_decay", "clip_norm", "eval_every", "peak_tflops", "learning_rate"):
+        for key in ("learning_rate", "router_learning_rate_ratio"):
+            require(getattr(self, key) > 0, f"train.{key}", getattr(self, key), "must be positive")
+        for key in ("warmup_steps", "weight_decay", "clip_norm", "eval_every", "peak_tflops"):
             require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "must not be negative")
         for key in ("beta1", "beta2"):
             require(0 <= getattr(self, key) < 1, f"train.{key}", getattr(self, key), "must lie in [0, 1)")
@@ -257,8 +261,8 @@ class ProfileConfig:
 
     enabled: bool = False
     """Whether traces are recorded; telemetry always is."""
-    start: int = 5
-    """First step of the first window; steps count from 0."""
+    start: int = -1
+    """First step of the first window, steps counting from 0; -1: step 24, or earlier if the run would end too soon."""
     steps: int = 2
     """Steps in a window."""
     windows: int = 1
@@ -267,7 +271,7 @@ class ProfileConfig:
     """Distance between the starts of two windows."""
 
     def __post_init__(self) -> None:
-        require(self.start >= 0, "profile.start", self.start, "must not be negative")
+        require(self.start >= -1, "profile.start", self.start, "must be a step, or -1")
         for key in ("steps", "windows"):
             require(getattr(self, key) >= 1, f"profile.{key}", getattr(self, key), "must be at least 1")
         if self.windows > 1:
@@ -363,9 +367,21 @@ class Config:
             self.train.global_batch_sequences,
             f"must be a multiple of ranks * train.microbatch_sequences = {per_round}",
         )
+        if self.profile.enabled:
+            first = self.first_profiled_step()
+            rule = f"must be one of the {self.train.steps} steps"
+            require(first < self.train.steps, "profile.start", first, rule)
         for key in ("router_bias_rank", "slow_rank", "host_stall_rank", "data_stall_rank", "memory_rank"):
             rank = getattr(self.control, key)
             require(rank < world_size, f"control.{key}", rank, f"must be one of the {world_size} ranks")
+
+    def first_profiled_step(self) -> int:
+        """The first step of the first trace window."""
+        profile = self.profile
+        if profile.start >= 0:
+            return profile.start
+        length = profile.steps + (profile.windows - 1) * profile.every
+        return max(0, min(24, self.train.steps - length))
 
     def ep_size(self, world_size: int) -> int:
         """Ranks per expert group."""

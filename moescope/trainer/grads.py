@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from moescope_hooks.ranges import phase_range, start_collective
 from torch import Tensor, nn
 
 from moescope.trainer.comm import finish, start_sum, sum_over
+from moescope.trainer.config import TrainConfig
 from moescope.trainer.mesh import Group, Mesh
 from moescope.trainer.model import Transformer
 
@@ -111,10 +112,13 @@ def _start(buffer: Tensor, group: Group) -> Callable[[], None]:
     return wait_for
 
 
-def decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, object]]:
-    """AdamW groups: matrices decay, vectors (norms) do not."""
-    parameters = list(parameters)
+def optimizer_groups(model: Transformer, config: TrainConfig) -> list[dict[str, object]]:
+    """AdamW's groups: matrices decay, vectors (norms) do not, routers learn at a rate of their own (``rate_ratio``)."""
+    routers = {id(router.weight_ED) for router in model.routers()}
+    others = [p for p in model.parameters() if id(p) not in routers]
+    decay, ratio = config.weight_decay, config.router_learning_rate_ratio
     return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in others if p.dim() > 1], "weight_decay": decay, "rate_ratio": 1.0},
+        {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0, "rate_ratio": 1.0},
+        {"params": [r.weight_ED for r in model.routers()], "weight_decay": decay, "rate_ratio": ratio},
     ]

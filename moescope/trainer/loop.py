@@ -23,7 +23,7 @@ from moescope.trainer.comm import sum_over
 from moescope.trainer.config import Config
 from moescope.trainer.data import Batches, Corpus, load_corpus, validation_sequences
 from moescope.trainer.flops import model_cost, peak_flops
-from moescope.trainer.grads import Gradients, decay_groups
+from moescope.trainer.grads import Gradients, optimizer_groups
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.model import Transformer, contiguous_placement
 from moescope.trainer.presets import to_toml
@@ -56,7 +56,7 @@ class Trainer:
         self.routers = self.model.routers()
         self.gradients = Gradients(self.model, mesh, train.bucket_bytes)
         self.optimizer = torch.optim.AdamW(
-            decay_groups(self.model.parameters(), train.weight_decay),
+            optimizer_groups(self.model, train),
             lr=train.learning_rate,
             betas=(train.beta1, train.beta2),
             fused=True,
@@ -69,7 +69,7 @@ class Trainer:
         train, world = self.config.train, self.mesh.world
         rate = learning_rate(self.config, step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_ratio"]
         sums = torch.zeros(2, device=self.mesh.device)
         for router in self.routers:
             router.global_share.begin_step()
@@ -136,9 +136,8 @@ def train(config: Config, mesh: Mesh, out: Path, say: Say, command: Sequence[str
     if mesh.rank == 0:
         write_run(out, run)
         write_atomically(out / "config.toml", lambda path: path.write_text(to_toml(config), encoding="utf-8"))
-    schedule = _schedule(config)
     status = Status(config, mesh, say)
-    with observe(trainer.model, out=out, profile=schedule, optimizer=trainer.optimizer) as obs:
+    with observe(trainer.model, out=out, profile=schedule_of(config), optimizer=trainer.optimizer) as obs:
         for step in range(config.train.steps):
             losses, norm = trainer.train_step(step, obs)
             obs.pause()
@@ -161,11 +160,14 @@ def train(config: Config, mesh: Mesh, out: Path, say: Say, command: Sequence[str
     return run
 
 
-def _schedule(config: Config) -> Schedule | None:
+def schedule_of(config: Config) -> Schedule | None:
+    """The steps to trace, None without profiling."""
     profile = config.profile
     if not profile.enabled:
         return None
-    return Schedule(profile.start, profile.steps, profile.windows, profile.every if profile.windows > 1 else None)
+    return Schedule(
+        config.first_profiled_step(), profile.steps, profile.windows, profile.every if profile.windows > 1 else None
+    )
 
 
 def _validates(config: Config, step: int) -> bool:
@@ -186,10 +188,11 @@ class Status:
         self.validation: dict[str, float] = {}
         self._step_seconds: list[float] = []
         self._last_loss = math.nan
-        self._profiled = range(0)
-        if config.profile.enabled:
-            self._profiled = range(config.profile.start, config.profile.start + config.profile.steps)
+        self._schedule = schedule_of(config)
         self.begin()
+
+    def _profiled(self, step: int) -> bool:
+        return self._schedule is not None and self._schedule.window_of(step) is not None
 
     def begin(self) -> None:
         """A step starts now."""
@@ -210,7 +213,7 @@ class Status:
         line += f"  {self.tokens_per_step / seconds:,.0f} tokens/s"
         mfu = self.mfu(seconds)
         self.say(
-            line + (f"  MFU {mfu:.1%}" if mfu is not None else "") + ("  [profiled]" if step in self._profiled else "")
+            line + (f"  MFU {mfu:.1%}" if mfu is not None else "") + ("  [profiled]" if self._profiled(step) else "")
         )
 
     def mfu(self, seconds: float) -> float | None:
@@ -226,7 +229,7 @@ class Status:
 
     def result(self) -> dict[str, Any]:
         """The figures of a finished run; speed is that of the median step after warm-up, unprofiled where possible."""
-        plain = [s for i, s in enumerate(self._step_seconds) if i > 0 and i not in self._profiled]
+        plain = [s for i, s in enumerate(self._step_seconds) if i > 0 and not self._profiled(i)]
         ordered = sorted(plain or self._step_seconds)
         median = ordered[len(ordered) // 2]
         return {

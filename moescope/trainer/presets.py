@@ -25,7 +25,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "warmup_steps": 20,
             "eval_every": 50,
         },
-        "profile": {"start": 20, "steps": 2},
     },
     "gpu": {
         "model": {"num_layers": 12, "dim": 1024, "num_heads": 16, "dense_hidden_dim": 4096},
@@ -41,7 +40,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "bucket_bytes": 64 * 2**20,
             "eval_every": 100,
         },
-        "profile": {"start": 20, "steps": 2},
     },
 }
 """What each preset changes of the defaults. ``tiny``: seconds on two cores; ``small``: minutes on a laptop; ``gpu``:
