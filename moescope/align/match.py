@@ -3,7 +3,8 @@
 Collectives are matched by group and sequence number where the trace recorded one, else by order within the step;
 either way the match is verified (same kind, same type, and what rank i sent to rank j is what rank j received
 from rank i). Where the order does not verify, the sequences are aligned, so that a lost or extra event on one rank
-shifts nothing; a group in which less than 99 % agree is refused with the reason. Nothing is paired by time.
+shifts nothing. A group in which less than 99 % agree, or in which most find no counterpart, is refused with the
+reason. Nothing is paired by time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import polars as pl
 from moescope.align.sequence import MAX_CELLS, align
 
 MIN_AGREEMENT = 0.99
+MIN_SHARED = 0.5
+"""A group in which fewer collectives find a counterpart, in steps that several of its ranks recorded, is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +49,46 @@ def match(rows: pl.DataFrame) -> Matched:
     """
     kept, refusals, next_instance = [], [], 0
     rows = rows.filter(pl.col("kind") != "p2p").with_columns(step_key=pl.col("step").fill_null(-1))
-    for (_,), group in rows.group_by(["members"], maintain_order=True):
+    rows = _with_channel(rows)
+    for _, group in rows.group_by(["members", "channel"], maintain_order=True):
         part = _match_group(group.sort("rank", "start_ns"), next_instance)
-        agreement = _agreement(part)
-        if agreement < MIN_AGREEMENT:
-            reason = f"only {agreement:.1%} of the collectives agree in kind, type and sizes between ranks"
+        reason = _reason_to_refuse(part)
+        if reason is not None:
             refusals.append(Refusal(group["group"][0], reason, len(part)))
             continue
         kept.append(part)
         next_instance = int(part["instance"].max() or 0) + 1  # type: ignore[arg-type]
     if not kept:
         empty = rows.head(0).with_columns(instance=pl.lit(0, pl.Int64), sequence=pl.lit(0, pl.Int64))
-        return Matched(empty.drop("step_key"), tuple(refusals), 0)
+        return Matched(empty.drop("step_key", "channel"), tuple(refusals), 0)
     matched = _number(pl.concat(kept))
     present = rows["rank"].n_unique()
     alone = matched.filter(pl.len().over("instance") == 1).filter(pl.col("members").list.len() > 1)
-    return Matched(matched.drop("step_key"), tuple(refusals), len(alone) if present > 1 else 0)
+    return Matched(matched.drop("step_key", "channel"), tuple(refusals), len(alone) if present > 1 else 0)
+
+
+def _with_channel(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds ``channel``: the group's recorded name, which tells groups of the same ranks apart; null where ranks do not
+    know the same names."""
+    known = rows.group_by("members", "rank").agg(names=pl.col("group_name").unique().sort())
+    known = known.group_by("members").agg(same=pl.col("names").n_unique() == 1)
+    rows = rows.join(known, on="members", how="left", maintain_order="left")
+    return rows.with_columns(channel=pl.when("same").then("group_name")).drop("same")
+
+
+def _reason_to_refuse(part: pl.DataFrame) -> str | None:
+    agreement = _agreement(part)
+    if agreement < MIN_AGREEMENT:
+        return f"only {agreement:.1%} of the collectives agree in kind, type and sizes between ranks"
+    common = part.filter(pl.col("rank").n_unique().over("window", "step_key") > 1)
+    shared = int((common.select(pl.len().over("instance")).to_series() > 1).sum())
+    if shared < MIN_SHARED * len(common):
+        return f"only {shared / len(common):.1%} of the collectives have a counterpart that agrees on another rank"
+    return None
 
 
 def _number(rows: pl.DataFrame) -> pl.DataFrame:
-    """Instances renumbered by first start; ``sequence`` counts within group and step."""
+    """Instances renumbered by first start; ``sequence``: the recorded number, else a count within the group."""
     first = rows.group_by("instance").agg(pl.col("start_ns").min(), pl.col("group").first(), pl.col("step_key").first())
     first = first.sort("start_ns", "instance").with_columns(
         renumbered=pl.int_range(pl.len()).cast(pl.Int64), sequence=pl.int_range(pl.len()).over("group").cast(pl.Int64)
