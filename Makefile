@@ -1,5 +1,6 @@
 # make demo   train on four local ranks with profiling, print the verdict, write the report, serve the dashboard
 # make test   every test            make lint   ruff            make types   mypy --strict
+# make docs   write every command's --help into its page
 #
 # Every target sets itself up: a virtual environment in .venv, with the versions of constraints.txt.
 # Variables: SERVE=0 ends the demo after the report; PORT; RUN (the demo's folder); PYTHON (3.11 or newer);
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-dev
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types docs clean
 
 demo: $(STAMP)
 	$(BIN)/moescope train --ranks 4 --profile --out $(RUN) --force
@@ -35,6 +36,9 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+docs: $(STAMP)
+	MOESCOPE_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

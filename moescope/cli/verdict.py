@@ -89,9 +89,10 @@ def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:
     line = Text(f"{number}. ")
     line.append(printable(finding.code), style=_STYLES.get(finding.severity, "bold"))
     facts = [*where, *([cost] if finding.cost_ns_per_step else []), finding.severity]
-    line.append(printable(f"  {' · '.join(facts)} · confidence {finding.confidence} · {finding.basis}"))
+    line.append(printable(f"  {' · '.join(facts)}"))
     yield line
-    yield Padding(Text(printable(finding.claim)), (0, 0, 0, 3), expand=False)
+    claim = f"{finding.claim} Confidence {finding.confidence}, {finding.basis}."
+    yield Padding(Text(printable(claim)), (0, 0, 0, 3), expand=False)
     if finding.advice:
         yield Padding(Text(printable(f"Try: {finding.advice}")), (0, 0, 0, 3), expand=False)
 
