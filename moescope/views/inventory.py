@@ -130,7 +130,7 @@ def take_inventory(
         groups=_groups(directory, ranks),
         telemetry=None if telemetry is None else telemetry_facts(telemetry),
         problems=tuple(str(problem) for problem in directory.problems),
-        notes=tuple(directory.notes),
+        notes=tuple(note for note in directory.notes if not note.startswith("run.json ")),
     )
 
 

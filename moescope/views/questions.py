@@ -106,7 +106,7 @@ def _bandwidth(inventory: Inventory) -> Verdict:
         return "no", "no communication is recorded", f"profile a step that communicates, with {DEVICE}"
     if "none" in sizes:
         return ("no" if sizes == {"none"} else "partly"), "sizes of collectives are not recorded", SHAPES
-    if cut:
+    if cut and not (inventory.telemetry is not None and inventory.telemetry.rows["collective"]):
         return "partly", "the profiler cut lists of splits after 30 entries", HOOKS
     if "from shapes" in sizes:
         return "yes", "sizes follow from the shapes of the calling operations", ""

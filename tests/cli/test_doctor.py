@@ -83,7 +83,7 @@ def test_a_complete_run_answers_everything():
         ({"steps": ()}, {"go?": "partly"}),
         ({"num_collectives": 0}, {"waits": "partly"}),
         ({"sizes": "none"}, {"transfers": "partly"}),
-        ({"lists_cut": True}, {"transfers": "partly"}),
+        ({"lists_cut": True}, {}),
         ({"sizes": "from shapes"}, {}),
         ({"has_shapes": False}, {"products": "partly"}),
         ({"has_memory": False}, {"memory": "partly"}),
@@ -94,6 +94,11 @@ def test_a_complete_run_answers_everything():
 def test_what_one_rank_lacks_limits_one_answer(changes, expected):
     got = answers(inventory(facts(), facts(rank=1, **changes)))
     assert got == {word: expected.get(word, "yes") for word in got}
+
+
+def test_cut_lists_limit_the_transfers_unless_the_hooks_recorded_sizes():
+    cut = inventory(facts(), facts(rank=1, lists_cut=True), telemetry=None)
+    assert answers(cut)["transfers"] == "partly"
 
 
 def test_what_no_rank_has_cannot_be_answered():
