@@ -18,12 +18,11 @@ import numpy as np
 import polars as pl
 
 from moescope.align import TransferModel
-from moescope.align.robust import mad
 
 SLOW_FACTOR = 1.25
 """A group is slow when its time per byte is this many times the fastest comparable group's."""
-BLAME_FACTOR = 0.5
-"""One rank's link is named when its own bytes explain the spans with this share of the bottleneck model's scatter."""
+MIN_SCORE = 4.0
+"""Standard deviations by which the spans must follow one rank's bytes before that rank's link is named."""
 MIN_EXCHANGES = 6
 
 SCHEMA = {
@@ -69,6 +68,8 @@ def _volume_loss(exchanges: pl.DataFrame, models: Mapping[str, TransferModel]) -
     if not rate:
         return exchanges.head(0).with_columns(loss_ns=0.0, culprit="bottleneck_rank")
     known = exchanges.filter(pl.col("tier").is_in(list(rate)))
+    if known.is_empty():
+        return known.with_columns(loss_ns=pl.lit(0.0), culprit=pl.lit(None, pl.Int64))
     known = known.with_columns(bytes_per_ns=pl.col("tier").replace_strict(rate, return_dtype=pl.Float64))
     uneven = (pl.col("bottleneck_bytes") - pl.col("mean_bytes")) / pl.col("bytes_per_ns")
     loss = pl.min_horizontal(uneven, pl.col("transfer_ns")) * pl.col("exposed_share")
@@ -85,32 +86,48 @@ def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
     pace = pace.filter(pl.col("num_exchanges") >= MIN_EXCHANGES)
     pace = pace.with_columns(best=pl.col("ns_per_byte").min().over("tier", "num_ranks"))
-    slow = pace.filter(pl.col("ns_per_byte") > SLOW_FACTOR * pl.col("best"))
+    slow = pace.filter(pl.col("ns_per_byte") > SLOW_FACTOR * pl.col("best")).sort("group")
     parts = []
-    for (group,), of_group in slow.group_by(["group"], maintain_order=True):
+    for group, ns_per_byte, best in slow.select("group", "ns_per_byte", "best").rows():
         mine = large.filter(pl.col("group") == group)
-        expected = pl.col("bottleneck_bytes") * float(of_group["best"][0])
-        loss = (pl.col("span_ns") - expected).clip(0) * pl.col("exposed_share")
+        loss = (pl.col("span_ns") - pl.col("bottleneck_bytes") * best).clip(0) * pl.col("exposed_share")
         culprit = _blame(rows.filter(pl.col("group") == group), mine)
-        parts.append(mine.with_columns(loss_ns=loss, culprit=pl.lit(culprit, pl.Int64)))
+        every = pl.concat(
+            [mine.with_columns(loss_ns=loss), _reductions_over(rows, group, ns_per_byte / best)], how="diagonal"
+        )
+        parts.append(every.with_columns(culprit=pl.lit(culprit, pl.Int64)))
     return pl.concat(parts) if parts else exchanges.head(0).with_columns(loss_ns=0.0, culprit=pl.lit(None, pl.Int64))
 
 
+def _reductions_over(rows: pl.DataFrame, group: str, slowdown: float) -> pl.DataFrame:
+    """Losses of the reductions and gathers that run over a slow group's links too: a ring goes at its slowest link's pace."""
+    members = rows.filter(pl.col("group") == group)["members"][0].to_list()
+    over = rows.filter(pl.col("kind").is_in(["all_reduce", "reduce_scatter", "all_gather"]) & pl.col("complete"))
+    covers = pl.col("members").list.set_intersection(members).list.len() == len(members)
+    over = over.filter(covers)
+    per_instance = over.group_by("instance", maintain_order=True).agg(
+        pl.col("step", "turn", "layer").first(), exposed_ns=pl.col("exposed_transfer_ns").mean()
+    )
+    return per_instance.with_columns(loss_ns=pl.col("exposed_ns") * (1 - 1 / slowdown))
+
+
 def _blame(rows: pl.DataFrame, exchanges: pl.DataFrame) -> int | None:
-    """The rank whose own bytes explain the spans: with one slow port every exchange lasts as long as that port needs."""
+    """The rank whose own bytes the spans follow: with one slow port every exchange lasts as long as that port needs.
+
+    Volumes vary a little from one exchange to the next; the rank whose variation goes with the spans' is named where
+    the correlation is significant and no other rank's comes near.
+    """
     spans = exchanges.sort("instance")["span_ns"].to_numpy().astype(np.float64)
-    scatter = {None: _scatter(spans, exchanges.sort("instance")["bottleneck_bytes"].to_numpy())}
     kept = rows.filter(pl.col("instance").is_in(exchanges["instance"].implode()))
+    score = {}
     for (rank,), part in kept.group_by(["rank"], maintain_order=True):
-        scatter[int(rank)] = _scatter(spans, part.sort("instance")["remote_bytes"].to_numpy())  # type: ignore[call-overload]
-    best = min((rank for rank in scatter if rank is not None), key=lambda rank: scatter[rank], default=None)
-    return best if best is not None and scatter[best] < BLAME_FACTOR * scatter[None] else None
-
-
-def _scatter(spans: np.ndarray, size: np.ndarray) -> float:  # type: ignore[type-arg]
-    """Relative scatter of time per byte."""
-    pace = spans / np.maximum(size.astype(np.float64), 1)
-    return mad(pace) / max(float(np.median(pace)), 1e-12)
+        size = part.sort("instance")["remote_bytes"].to_numpy().astype(np.float64)
+        varies = np.ptp(size) > 0 and np.ptp(spans) > 0
+        score[int(rank)] = float(np.corrcoef(spans, size)[0, 1] * np.sqrt(len(spans))) if varies else 0.0  # type: ignore[call-overload]
+    ranked = sorted(score, key=lambda rank: -score[rank])
+    if len(ranked) < 2 or score[ranked[0]] < MIN_SCORE or score[ranked[0]] - score[ranked[1]] < MIN_SCORE / 2:
+        return None
+    return ranked[0]
 
 
 def _slowest_of_turn(losses: pl.DataFrame, num_steps: int, cause: str) -> pl.DataFrame:
