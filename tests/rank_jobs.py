@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from miniature import losses_of, mini_trainer, together
+from moescope_hooks import Schedule, clock, observe
+from moescope_hooks.routing import Routing
 
 from moescope.trainer.comm import Splits, exchange_rows
 from moescope.trainer.config import Config
+from moescope.trainer.moe import MoE
 
 STEPS = 20
 
@@ -30,3 +37,40 @@ def exchange(empty_rank: int) -> bool:
     expected = torch.cat([torch.full((n, 3), float(peer)) for peer, n in enumerate(recv)])
     assert x.grad is not None
     return torch.equal(out, expected) and torch.equal(x.grad, torch.arange(1.0, 4.0).expand_as(x))
+
+
+def measure_clocks() -> list[dict[str, Any]]:
+    """The clock rows of this rank."""
+    return clock.measure([1, 2, 3], "start")
+
+
+def meet_without(absent: int) -> bool:
+    """Whether the meeting is called off when one rank stays away, and a barrier still passes."""
+    called_off = True
+    if dist.get_rank() == absent:
+        next(clock._meetings)
+    else:
+        called_off = clock.announce("test", {}, 0.5) is None
+    dist.barrier()
+    return called_off
+
+
+def observe_training(config: Config, out: Path, ep_size: int) -> tuple[list[float], list[list[int]]]:
+    """Train under ``observe``; returns the losses and a direct count: [layer, counts...] per forward pass."""
+    trainer = mini_trainer(config, together(ep_size))
+    direct: list[list[int]] = []
+    for module in trainer.model.modules():
+        if isinstance(module, MoE):
+            module.register_routing_hook(_direct_count(module.layer, direct))
+    schedule = Schedule(start=1, steps=2)
+    losses = []
+    with observe(trainer.model, out=out, profile=schedule, optimizer=trainer.optimizer) as obs:
+        for step in range(4):
+            loss, norm = trainer.train_step(step, obs)
+            losses.append(float(loss[0]))
+            obs.step(loss=loss[0], tokens=128, gradient_norm=norm)
+    return losses, direct
+
+
+def _direct_count(layer: int, direct: list[list[int]]) -> Callable[[Routing], None]:
+    return lambda routing: direct.append([layer, *routing.counts_E.tolist()])

@@ -11,7 +11,8 @@ from torch.utils.hooks import RemovableHandle
 
 from moescope_hooks.routing import ReportsRouting, Routing
 
-OnRouting = Callable[[int, nn.Module, Routing], None]
+OnRouting = Callable[[int, nn.Module, Callable[[], Routing | None]], None]
+"""Takes layer, module, and a function that gives the routing: it may fail, and is called where that does no harm."""
 Extract = Callable[[nn.Module, tuple[Any, ...], Any], Routing | Tensor | None]
 
 
@@ -47,15 +48,16 @@ def attach(model: nn.Module, moe_layers: MoELayers | None, on_routing: OnRouting
 
 
 def _reporter(module: Any, on_routing: OnRouting) -> Callable[[Routing], None]:
-    return lambda routing: on_routing(module.layer, module, routing)
+    return lambda routing: on_routing(module.layer, module, lambda: routing)
 
 
 def _listen(attachment: Attachment, on_routing: OnRouting) -> RemovableHandle:
     def deliver(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        found = attachment.extract(module, inputs, output)
-        if found is not None:
-            routing = found if isinstance(found, Routing) else Routing(found)
-            on_routing(attachment.layer, module, routing)
+        def routing() -> Routing | None:
+            found = attachment.extract(module, inputs, output)
+            return Routing(found) if isinstance(found, Tensor) else found
+
+        on_routing(attachment.layer, module, routing)
 
     if attachment.before:
         return attachment.module.register_forward_pre_hook(lambda module, inputs: deliver(module, inputs, None))

@@ -236,12 +236,19 @@ class Observation:
             self._writer.put(record.seal(values, self._stamps.end_step()))
 
     @_harmless("expert counts")
-    def _on_routing(self, layer: int, module: nn.Module, routing: Routing) -> None:
-        if module.training and not torch.is_inference_mode_enabled():
+    def _on_routing(self, layer: int, module: nn.Module, find: Callable[[], Routing | None]) -> None:
+        if not module.training or torch.is_inference_mode_enabled() or not self._counts_now():
+            return
+        routing = find()
+        if routing is not None:
             self._add_routing(layer, routing)
 
+    def _counts_now(self) -> bool:
+        """Whether a forward pass now is a step's own: not recomputed in a backward pass, not after the step's end."""
+        return self._record.end_ns is None and not in_backward()
+
     def _add_routing(self, layer: int, routing: Routing) -> None:
-        if in_backward() or self._record.end_ns is not None:
+        if not self._counts_now():
             return
         if self._markers == 0 and self._record.has_load(self.current_microbatch, layer):
             self.gaps.add("microbatch markers", "obs.microbatch() was not called; inferred from layers that repeat")

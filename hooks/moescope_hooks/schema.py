@@ -50,7 +50,8 @@ COLLECTIVE: Mapping[str, pl.DataType] = {
 """One row per rank and collective.
 
 ``phase``: counts, dispatch, combine or grad_reduce; ``microbatch`` and ``layer`` are null for grad_reduce.
-``group``: name of the process group. ``seq``: index of the collective within the group, from the start of observation.
+``group``: name of the process group. ``seq``: index of the collective within the group, from the start of observation;
+a resumed run counts from 0 again.
 ``send_bytes`` and ``recv_bytes``: one entry per member of the group in group order (own part included) for an
 all-to-all; a single entry, the size of the buffer, for a reduction.
 ``arrival_ns``: when the rank was ready; ``end_ns``: when its part was complete. On a GPU both come from device

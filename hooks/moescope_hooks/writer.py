@@ -70,6 +70,13 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def _next_part(folder: Path, rank: int) -> int:
+    """The first free part number of ``rank``: a resumed run adds to what is there."""
+    prefix = f"rank{rank}-"
+    numbers = [path.stem.removeprefix(prefix) for path in folder.glob(f"{prefix}*.parquet")]
+    return max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+
+
 class TelemetryWriter:
     """Takes rows from the training thread and writes them as parts from another."""
 
@@ -82,7 +89,7 @@ class TelemetryWriter:
         self.flush_steps = flush_steps
         self.flush_seconds = flush_seconds
         self._rows: dict[str, Rows] = {name: [] for name in TABLES}
-        self._parts = dict.fromkeys(TABLES, 0)
+        self._parts = {table: _next_part(telemetry / table, rank) for table in TABLES}
         self._steps_since_flush = 0
         self._last_flush = time.monotonic()
         self._queue: queue.SimpleQueue[Callable[[], Iterable[tuple[str, Rows]]] | None] = queue.SimpleQueue()

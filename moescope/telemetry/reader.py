@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-
 from moescope_hooks.schema import TABLES, empty_table
 
 _ORDER = {
     "expert_load": ["step", "microbatch", "layer", "rank"],
-    "collective": ["group", "seq", "rank"],
+    "collective": ["step", "group", "seq", "rank"],
     "step": ["step", "rank"],
     "clock": ["measured_at_ns", "rank", "peer"],
 }
@@ -29,7 +28,7 @@ class Telemetry:
     expert_load: pl.DataFrame
     """Sorted by step, microbatch, layer and rank."""
     collective: pl.DataFrame
-    """Sorted by group, sequence number and rank."""
+    """Sorted by step, group, sequence number and rank."""
     step: pl.DataFrame
     """Sorted by step and rank."""
     clock: pl.DataFrame
@@ -67,13 +66,35 @@ def _read_run(path: Path, problems: list[str]) -> Mapping[str, Any]:
 
 def _read_table(telemetry: Path, table: str, problems: list[str]) -> pl.DataFrame:
     frames = [empty_table(table)]
-    for path in sorted((telemetry / table).glob("rank*-*.parquet")):
+    for parts in _parts_by_rank(telemetry / table).values():
+        frames.extend(_read_parts(table, parts, problems))
+    return pl.concat(frames, how="vertical").sort(_ORDER[table], maintain_order=True)
+
+
+def _parts_by_rank(folder: Path) -> dict[str, list[Path]]:
+    """The parts of every rank in the order in which they were written."""
+    parts: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("rank*-*.parquet")):
+        parts.setdefault(path.stem.rpartition("-")[0], []).append(path)
+    return parts
+
+
+def _read_parts(table: str, parts: list[Path], problems: list[str]) -> Iterator[pl.DataFrame]:
+    """One rank's parts, last first. Steps that a later part repeats were trained again after a restart: its rows hold."""
+    first_later_step: int | None = None
+    for path in reversed(parts):
         try:
-            frames.append(_conform(pl.read_parquet(path), table, path, problems))
+            frame = _conform(pl.read_parquet(path), table, path, problems)
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             problems.append(f"telemetry/{table}/{path.name} cannot be read: {reason}")
-    return pl.concat(frames, how="vertical").sort(_ORDER[table], maintain_order=True)
+            continue
+        if "step" in frame.columns:
+            if first_later_step is not None:
+                frame = frame.filter(pl.col("step") < first_later_step)
+            steps = [step for step in (first_later_step, frame["step"].min()) if isinstance(step, int)]
+            first_later_step = min(steps, default=None)
+        yield frame
 
 
 def _conform(frame: pl.DataFrame, table: str, path: Path, problems: list[str]) -> pl.DataFrame:
