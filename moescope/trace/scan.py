@@ -18,8 +18,8 @@ from moescope.trace.faults import Faults
 from moescope.trace.mend import Follows, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
-from moescope.trace.source import Source
-from moescope.trace.split import Splitter
+from moescope.trace.source import is_gzip
+from moescope.trace.split import FileSplitter, Piece, Splitter
 
 _AHEAD_PER_PROCESS = 2
 
@@ -42,13 +42,12 @@ class Scan:
 
 def scan(path: Path, crew: Crew | None = None) -> Scan | None:
     """Read the file at ``path``; None when it holds no list of trace events."""
-    source = Source(path)
-    reading = _Reading(Splitter(source.chunks()))
+    reading = _Reading(Splitter(path) if is_gzip(path) else FileSplitter(path))
     with _no_collection():
         tail = reading.run(crew)
     splitter, faults = reading.splitter, reading.faults
-    if source.fault:
-        faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=source.fault)
+    if splitter.fault:
+        faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=splitter.fault)
     nothing = sum(faults.counts.get(code, 0) for code in ("unknown-phase", "not-an-event", "dropped-events"))
     if not splitter.found or not (reading.num_recorded > nothing or splitter.has_key):
         return None
@@ -66,10 +65,10 @@ def scan(path: Path, crew: Crew | None = None) -> Scan | None:
     )
 
 
-def try_block(_offset: int, data: bytes) -> Block | None:
-    """The tables of a block of events; None when it is not valid JSON."""
+def try_piece(piece: Piece) -> Block | None:
+    """The tables of a stretch of events; None when it is not valid JSON."""
     try:
-        return decode_block(b"[" + data + b"]")
+        return decode_block(b"[%b]" % piece.read())
     except msgspec.DecodeError:
         return None
 
@@ -106,25 +105,24 @@ class _Reading:
 
     def run(self, crew: Crew | None) -> bytes:
         """Read every block; return what follows the list's end."""
-        for offset, data, block in self._outcomes(crew):
+        for piece, block in self._outcomes(crew):
             if self._tail is None and block is not None:
-                self._mend(b"", offset, "event")
+                self._mend(b"", piece.offset, "event")
                 self._add(block)
             else:
-                self._mend(data, offset, "part")
-            self._read_to = offset + len(data)
+                self._mend(piece.read(), piece.offset, "part")
+            self._read_to = piece.offset + piece.length
         if self.splitter.found:
             self._mend(self.splitter.rest, self.splitter.rest_offset, "nothing")
         return self._tail or b""
 
-    def _outcomes(self, crew: Crew | None) -> Iterator[tuple[int, bytes, Block | None]]:
+    def _outcomes(self, crew: Crew | None) -> Iterator[tuple[Piece, Block | None]]:
         if crew is None:
-            for offset, data in self.splitter.blocks():
-                yield offset, data, try_block(offset, data)
+            yield from ((piece, try_piece(piece)) for piece in self.splitter.pieces())
             return
         ahead = _AHEAD_PER_PROCESS * (len(crew.pids) + 1)
-        for (offset, data), block in crew.run(try_block, self.splitter.blocks(), ahead):
-            yield offset, data, block
+        for (piece,), block in crew.run(try_piece, ((piece,) for piece in self.splitter.pieces()), ahead):
+            yield piece, block
 
     def _add(self, block: Block) -> None:
         first = self.num_recorded

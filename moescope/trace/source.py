@@ -1,4 +1,4 @@
-"""The bytes of an input file in large chunks, inflated where compressed; what a damaged stream still holds is given."""
+"""The content of a compressed file in large chunks; what a damaged stream still holds is given."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 _GZIP = b"\x1f\x8b"
-_PLAIN_CHUNK = 1 << 22
 _PACKED_CHUNK = 1 << 17
 _AHEAD = 16
 _ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError)  # type: ignore[assignment]  # isal's stub
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether the file begins as gzip data does."""
+    with path.open("rb") as stream:
+        return stream.read(2) == _GZIP
+
+
 @dataclass(slots=True)
-class Source:
-    """A file's content. ``fault`` is set, once the chunks are used up, where the compressed stream is damaged."""
+class Inflated:
+    """A gzip file's content. ``fault`` is set, once the chunks are used up, where the stream is damaged."""
 
     path: Path
     fault: str = ""
 
     def chunks(self) -> Iterator[bytes]:
-        """The content from start to end."""
-        with self.path.open("rb") as stream:
-            packed = stream.read(2) == _GZIP
-            stream.seek(0)
-            if packed:
-                yield from _ahead(self._inflated())
-                return
-            while chunk := stream.read(_PLAIN_CHUNK):
-                yield chunk
+        """The content from start to end, inflated in a thread ahead of the caller."""
+        yield from _ahead(self._inflated())
 
     def _inflated(self) -> Iterator[bytes]:
         with self.path.open("rb") as stream:

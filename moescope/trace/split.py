@@ -1,10 +1,19 @@
-"""A stream of bytes -> the head before the list of events, and blocks of whole events."""
+"""A file -> the head before the list of events, and blocks of whole events.
+
+Cuts at what separates the file's first two events, whitespace included. A cut inside a string or a nested list is
+possible where a file has the same bytes there; then neither side is valid JSON on its own, and
+:mod:`moescope.trace.scan` joins them again.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from moescope.trace.source import Inflated
 
 BLOCK_BYTES = 4 << 20
 
@@ -13,60 +22,92 @@ _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=\{|\]|\Z)")
 _LOST_KEY = re.compile(rb"\[\s*(?=" + EVENT_START.encode() + rb")")
 _SEPARATOR = re.compile(rb"\}\s*,\s*(?=" + EVENT_START.encode() + rb")")
-_SEARCH_AGAIN = 64
+_OVERLAP = 64
+_WINDOW = 1 << 16
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the event list: bytes in hand, or where to read them."""
+
+    offset: int
+    length: int
+    data: bytes | None = None
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        """The bytes."""
+        if self.data is not None:
+            return self.data
+        if self.path is None:
+            raise ValueError("a piece needs data or a path")
+        with self.path.open("rb", buffering=0) as stream:
+            stream.seek(self.offset)
+            return stream.read(self.length)
+
+
 class Splitter:
-    """Cuts at what separates the file's first two events, whitespace included.
+    """Splits one file, whose content comes as a stream."""
 
-    A cut inside a string or a nested list is possible where a file has the same bytes there; then neither side is
-    valid JSON on its own, and :mod:`moescope.trace.scan` joins them again.
-    """
+    def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES):
+        self.path = path
+        self.block_bytes = block_bytes
+        self.head = b""
+        """Everything up to and including the bracket that opens the list; all of a file without one."""
+        self.found = False
+        """Whether there is a list of events; known once the first piece is asked for."""
+        self.has_key = False
+        """Whether the list is the value of ``traceEvents``."""
+        self.key_lost = False
+        """Whether the list was found by its first event alone."""
+        self.rest = b""
+        """What follows the last cut: the last event, the end of the list and what comes after."""
+        self.rest_offset = 0
+        self.num_bytes = 0
+        """Size of the content; known once the pieces are used up."""
+        self.fault = ""
+        """What is wrong with the compressed stream."""
+        self._separator = b""
 
-    chunks: Iterable[bytes]
-    block_bytes: int = BLOCK_BYTES
-    head: bytes = b""
-    """Everything up to and including the bracket that opens the list; all of a file without one."""
-    found: bool = False
-    """Whether there is a list of events; known once the first block is asked for."""
-    has_key: bool = False
-    """Whether the list is the value of ``traceEvents``."""
-    key_lost: bool = False
-    """Whether the list was found by its first event alone."""
-    rest: bytes = b""
-    """What follows the last cut: the last event, the end of the list and what comes after."""
-    rest_offset: int = 0
-    num_bytes: int = 0
-    _separator: bytes = field(default=b"", repr=False)
-
-    def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """(byte offset, events without the list's brackets), in order."""
-        stream = self._counted()
+    def pieces(self) -> Iterator[Piece]:
+        """Stretches of whole events, in order."""
+        source = Inflated(self.path)
+        stream = self._counted(source)
         buffer = self._read_head(stream)
-        if not self.found:
-            return
-        offset = len(self.head)
-        for chunk in stream:
-            buffer += chunk
-            if len(buffer) >= self.block_bytes and (cut := self._last_cut(buffer)):
-                yield offset, buffer[: cut[0]]
-                offset, buffer = offset + cut[1], buffer[cut[1] :]
-        if cut := self._last_cut(buffer):
-            yield offset, buffer[: cut[0]]
-            offset, buffer = offset + cut[1], buffer[cut[1] :]
-        self.rest, self.rest_offset = buffer, offset
+        if self.found:
+            yield from self._cut_stream(stream, buffer)
+        self.fault = source.fault
 
-    def _counted(self) -> Iterator[bytes]:
-        for chunk in self.chunks:
+    def _counted(self, source: Inflated) -> Iterator[bytes]:
+        for chunk in source.chunks():
             self.num_bytes += len(chunk)
             yield chunk
+
+    def _cut_stream(self, stream: Iterator[bytes], buffer: bytes) -> Iterator[Piece]:
+        offset, waiting, size = len(self.head), [buffer], len(buffer)
+        for chunk in stream:
+            waiting.append(chunk)
+            size += len(chunk)
+            if size >= self.block_bytes:
+                buffer = b"".join(waiting)
+                if cut := self._last_cut(buffer):
+                    yield Piece(offset, cut[0], buffer[: cut[0]])
+                    offset, buffer = offset + cut[1], buffer[cut[1] :]
+                waiting, size = [buffer], len(buffer)
+        yield from self._finish(offset, b"".join(waiting))
+
+    def _finish(self, offset: int, buffer: bytes) -> Iterator[Piece]:
+        """The last whole events, then what remains as ``rest``."""
+        if cut := self._last_cut(buffer):
+            yield Piece(offset, cut[0], buffer[: cut[0]])
+            offset, buffer = offset + cut[1], buffer[cut[1] :]
+        self.rest, self.rest_offset = buffer, offset
 
     def _read_head(self, stream: Iterator[bytes]) -> bytes:
         """Fill ``head``; return what was read beyond it."""
         buffer = bytearray()
         for chunk in stream:
-            searched = max(0, len(buffer) - _SEARCH_AGAIN)
+            searched = max(0, len(buffer) - _OVERLAP)
             buffer += chunk
             if match := _BARE_LIST.match(buffer):
                 return self._split_head(buffer, match.end())
@@ -98,3 +139,33 @@ class Splitter:
         for last in _SEPARATOR.finditer(buffer):  # noqa: B007
             continue
         return None if last is None else (last.start() + 1, last.end())
+
+
+class FileSplitter(Splitter):
+    """Splits one file that is not compressed: looks at the cuts only, and leaves the reading to who takes a piece."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """Stretches of whole events, in order."""
+        self.num_bytes = self.path.stat().st_size
+        with self.path.open("rb", buffering=0) as stream:
+            self._read_head(iter(lambda: stream.read(self.block_bytes), b""))
+            if not self.found:
+                return
+            offset, end = len(self.head), self.block_bytes
+            while offset + end < self.num_bytes:
+                cut = self._cut_before(stream, offset, end)
+                if cut is None:
+                    end += self.block_bytes
+                else:
+                    yield Piece(offset, cut[0], path=self.path)
+                    offset, end = offset + cut[1], self.block_bytes
+            stream.seek(offset)
+            yield from self._finish(offset, stream.read())
+
+    def _cut_before(self, stream: FileIO, offset: int, end: int) -> tuple[int, int] | None:
+        """The last cut within ``end`` bytes from ``offset``, relative to it; looks at the end first."""
+        for start in (max(0, end - _WINDOW) if self._separator else 0, 0):
+            stream.seek(offset + start)
+            if cut := self._last_cut(stream.read(end - start)):
+                return start + cut[0], start + cut[1]
+        return None

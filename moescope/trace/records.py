@@ -1,0 +1,156 @@
+"""The typed records that a block of events is decoded into: the fields of the events table, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Scalar = int | float | str | bool | None
+NO_TEXT = msgspec.Raw()
+"""Stands for an argument that is absent."""
+
+PHASES = frozenset("XBEiICbnestfPNODMVvRc(),")
+"""Phases that the trace event format knows."""
+_NAMED_PHASES = frozenset("MiI")
+
+
+class Args(msgspec.Struct, frozen=True, gc=False):
+    """Arguments that the events table takes; all others are validated and skipped."""
+
+    external_id: Scalar = msgspec.field(default=None, name="External id")
+    device: Scalar = None
+    stream: Scalar = None
+    correlation: Scalar = None
+    bytes: Scalar = None
+    concrete_inputs: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Concrete Inputs")
+    input_types: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input type")
+    input_dims: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
+    collective: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Collective name")
+    old_external_id: Scalar = msgspec.field(default=None, name="external id")
+
+
+class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
+    """A complete event."""
+
+    cat: str | None = None
+    name: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    args: Args | None = None
+
+
+class _Any(msgspec.Struct, frozen=True, gc=False):
+    """An event of any phase or none."""
+
+    ph: Scalar = None
+    cat: str | None = None
+    name: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    args: Args | None = None
+
+
+class _Times(msgspec.Struct, frozen=True, gc=False):
+    ph: Scalar = None
+    ts: msgspec.Raw = NO_TEXT
+    dur: msgspec.Raw = NO_TEXT
+
+
+def _other_phases() -> dict[str, type[msgspec.Struct]]:
+    """A record type for each phase but X: the name is of use of metadata and instants, nothing of the others."""
+    name = ("name", Scalar, None)
+    return {
+        phase: msgspec.defstruct(
+            f"Phase{ord(phase)}",
+            [name] if phase in _NAMED_PHASES else [],
+            frozen=True,
+            gc=False,
+            tag_field="ph",
+            tag=phase,
+        )
+        for phase in sorted(PHASES - {"X"})
+    }
+
+
+def _union(types: dict[str, type[msgspec.Struct]]) -> Any:
+    union: Any = Complete
+    for other in types.values():
+        union |= other
+    return union
+
+
+_OTHERS = _other_phases()
+_NAMED = frozenset(_OTHERS[phase] for phase in _NAMED_PHASES)
+_BY_PHASE: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_union(_OTHERS)])  # type: ignore[misc]
+_LOOSE = msgspec.json.Decoder(list[_Any])
+_TIMES = msgspec.json.Decoder(list[_Times])
+
+
+@dataclass(slots=True)
+class Records:
+    """The records of one block."""
+
+    num_recorded: int
+    """Elements of the list, of any phase."""
+    index: npt.NDArray[np.uint32]
+    """Places of the complete events in the list."""
+    rows: list[Complete]
+    """The complete events."""
+    names: frozenset[Scalar] | set[Scalar]
+    """Names of metadata and instants."""
+    odd_phases: tuple[int, int] = (0, 0)
+    """How many events have no phase that the format knows, and the first one's place."""
+
+
+def decode_records(data: bytes) -> Records:
+    """Decode ``data``, a JSON list of events. Raises :class:`msgspec.DecodeError` where it is not one."""
+    try:
+        events = _BY_PHASE.decode(data)
+    except msgspec.ValidationError:  # a phase is missing or unknown, or a field has an odd type
+        return _decode_loosely(data)
+    complete = [type(event) is Complete for event in events]
+    rows = list(compress(events, complete))
+    if len(rows) == len(events):
+        return Records(len(rows), np.arange(len(rows), dtype=np.uint32), rows, frozenset())
+    names = {event.name for event in events if type(event) in _NAMED}
+    return Records(len(events), places(complete), rows, names)
+
+
+def _decode_loosely(data: bytes) -> Records:
+    events = _LOOSE.decode(data)
+    odd = [place for place, event in enumerate(events) if event.ph not in PHASES]
+    complete = [event.ph == "X" for event in events]
+    names = {event.name for event in events if event.ph in _NAMED_PHASES}
+    rows: list[Any] = list(compress(events, complete))
+    return Records(len(events), places(complete), rows, names, (len(odd), odd[0] if odd else 0))
+
+
+def decode_time_texts(data: bytes) -> list[tuple[str, str]]:
+    """The texts of start and duration of each complete event of ``data``."""
+    return [(_text(event.ts), _text(event.dur)) for event in _TIMES.decode(data) if event.ph == "X"]
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode().strip('"')
+
+
+def are_events(data: bytes) -> bool:
+    """Whether ``data`` is one or more events separated by commas, as :func:`decode_records` takes them in a list."""
+    try:
+        return bool(_LOOSE.decode(b"[" + data + b"]"))
+    except msgspec.DecodeError:
+        return False
+
+
+def places(flags: list[bool]) -> npt.NDArray[np.uint32]:
+    """Where ``flags`` are set."""
+    return np.flatnonzero(np.frombuffer(bytes(flags), dtype=np.bool_)).astype(np.uint32)
