@@ -2,7 +2,8 @@
 
 A MoE layer dispatches rows with some splits and combines them with the same splits transposed; the backward pass
 repeats the pair in reverse. So each exchange is either the first of its kind (a dispatch that opens a
-layer) or the mirror image of an earlier one. Layers are numbered in the order in which they open within a step.
+layer) or the mirror image of an earlier one. Layers are numbered in the order in which they open within a step. An
+exchange of as many rows to every peer as from it is its own mirror image and tells nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def _label(exchanges: list[Splits]) -> list[tuple[int | None, str | None, bool |
     layers: list[Splits] = []
     seen: dict[tuple[int, bool], int] = {}
     for sent, got in exchanges:
+        if sent == got:
+            labels.append((None, None, None))
+            continue
         layer = next((index for index in reversed(range(len(layers))) if layers[index] == (sent, got)), None)
         mirror = next((index for index in reversed(range(len(layers))) if layers[index] == (got, sent)), None)
         if mirror is not None and not seen.get((mirror, True), 0):

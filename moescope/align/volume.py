@@ -17,27 +17,32 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def with_volume(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> pl.DataFrame:
-    """Adds ``remote_bytes`` (the larger of sent and received; null where unknown and for other kinds), over each instance
-    ``bottleneck_bytes`` (the most of any rank), ``mean_bytes`` and ``bottleneck_rank``, and ``slowest_peer_bytes``: the most
-    of the rank itself and of the peers it reaches through those links, which is what its own end waits for.
+    """Adds what every all-to-all moves through its slowest links; null where unknown and for other kinds.
 
+    Per rank ``remote_bytes`` (the larger of sent and received) and ``slowest_peer_bytes`` (the most of the rank itself and
+    of the peers it reaches through those links, which is what its own end waits for); per instance ``bottleneck_bytes``
+    (the most of any rank), ``mean_bytes``, ``bottleneck_rank`` and ``bottleneck_receives`` (it receives more than it sends).
     ``rows``: matched collectives with ``tier``.
     """
-    remote = np.full(len(rows), np.nan)
+    outgoing, incoming = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     exchanged = rows.with_row_index("at").filter(pl.col("kind") == "all_to_all")
     for (members, rank), part in exchanged.group_by(["members", "rank"], maintain_order=True):
         is_remote = _is_remote(list(members), int(rank), part["tier"][0], host_of_rank)  # type: ignore[call-overload]
-        sent = _through(part, "in_splits", "send_bytes", is_remote)
-        received = _through(part, "out_splits", "recv_bytes", is_remote)
-        remote[part["at"].to_numpy()] = np.fmax(sent, received)
-    known = rows.with_columns(remote_bytes=pl.Series(remote).fill_nan(None))
+        outgoing[part["at"].to_numpy()] = _through(part, "in_splits", "send_bytes", is_remote)
+        incoming[part["at"].to_numpy()] = _through(part, "out_splits", "recv_bytes", is_remote)
+    known = rows.with_columns(
+        remote_bytes=pl.Series(np.fmax(outgoing, incoming)).fill_nan(None), receives_more=pl.Series(incoming > outgoing)
+    )
     complete = pl.col("remote_bytes").is_not_null().all().over("instance")
     known = _with_slowest_peer(known, host_of_rank)
     return known.with_columns(
         bottleneck_bytes=pl.when(complete).then(pl.col("remote_bytes").max().over("instance")),
         mean_bytes=pl.when(complete).then(pl.col("remote_bytes").mean().over("instance")),
         bottleneck_rank=pl.when(complete).then(pl.col("rank").sort_by("remote_bytes").last().over("instance")),
-    )
+        bottleneck_receives=pl.when(complete).then(
+            pl.col("receives_more").sort_by("remote_bytes").last().over("instance")
+        ),
+    ).drop("receives_more")
 
 
 def _with_slowest_peer(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> pl.DataFrame:

@@ -50,7 +50,7 @@ def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribut
     windows = parts.group_by("step").agg(pl.col("window_ns").max())
     num_steps = max(len(windows), 1)
     transfers = transfer_causes(rows, alignment.models, num_steps)
-    causes = summarise(charges, transfers, len(lines), num_steps)
+    causes = summarise(charges, transfers, len(lines), num_steps, is_modelled=bool(alignment.models))
     mean_step = windows["window_ns"].mean()
     step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0
     return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns)

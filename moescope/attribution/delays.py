@@ -28,7 +28,8 @@ class Excess(IntEnum):
     MEMORY = 2
     HOST = 3
     TRANSFER = 4
-    UNKNOWN = 5
+    VOLUME = 5
+    UNKNOWN = 6
 
 
 CAUSE = {
@@ -37,6 +38,7 @@ CAUSE = {
     Excess.MEMORY: "memory",
     Excess.HOST: "host",
     Excess.TRANSFER: "slow_network",
+    Excess.VOLUME: "volume_imbalance",
     Excess.UNKNOWN: "unexplained",
 }
 """The cause that an excess is charged to."""
@@ -89,7 +91,11 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     late = rows["late_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
     wait = rows["arrival_wait_ns"].to_numpy().astype(np.float64)
     exposed = np.minimum(rows["removable_wait_ns"].to_numpy(), rows["exposed_wait_ns"].to_numpy()).astype(np.float64)
-    late_transfer = _transfer_deviation(rows)
+    link, volume = _transfer_deviation(rows)
+    bottleneck = (
+        rows["bottleneck_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
+    )
+    bottleneck = np.where(bottleneck >= 0, bottleneck, rank)
     is_blocking = rows["is_blocking"].to_numpy()
     path = np.zeros((len(ranks), len(ranks), len(Excess)))
     every = np.arange(len(ranks))
@@ -108,7 +114,8 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
             )
         jumps = part[is_blocking[part] & (late[part] >= 0)]
         path[rank[jumps]] = path[late[jumps]]
-        path[members, members, Excess.TRANSFER] += late_transfer[part]
+        path[members, members, Excess.TRANSFER] += link[part]
+        path[members, bottleneck[part], Excess.VOLUME] += volume[part]
     return _table(rows, charged, np.array(ranks, dtype=np.int64))
 
 
@@ -120,10 +127,18 @@ def _late_beginning(begin_ns: Mapping[int, int], ranks: list[int]) -> FloatArray
     return deviation
 
 
-def _transfer_deviation(rows: pl.DataFrame) -> FloatArray:
-    """Each row's transfer time against the median of the same turn, ns: what a slow link adds to a path."""
-    deviation = pl.col("transfer_ns") - pl.col("transfer_ns").median().over("step", "turn", "kind")
-    return rows.select(deviation.cast(pl.Float64)).to_series().to_numpy()
+def _transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Each row's transfer against the median of the same turn, ns: (what its links, what its volume adds to a path).
+
+    The volume's part is the deviation of what the transfer model expects for the bytes; all of it goes to the links
+    where there is no model.
+    """
+    turn = ["step", "turn", "kind"]
+    expected = pl.min_horizontal("undisturbed_ns", "transfer_ns").fill_null(0.0)
+    whole = pl.col("transfer_ns") - pl.col("transfer_ns").median().over(turn)
+    table = rows.select(volume=(expected - expected.median().over(turn)).cast(pl.Float64), whole=whole.cast(pl.Float64))
+    volume = table["volume"].to_numpy()
+    return table["whole"].to_numpy() - volume, volume
 
 
 def _charge(path: FloatArray, waiter: IntArray, late: IntArray, wait: FloatArray, exposed: FloatArray) -> FloatArray:

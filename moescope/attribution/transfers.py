@@ -2,7 +2,9 @@
 
 The duration of an all-to-all with everyone there is ``alpha + bottleneck bytes / B`` (``align.transfer``).
 
-* Volume imbalance: ``(bottleneck - mean) bytes / B``, what an even exchange of the same total would save.
+* Volume imbalance: ``(bottleneck - mean) bytes / B``, what an even exchange of the same total would save. Where the
+  bottleneck is the rank whose experts draw most rows (it receives most in a dispatch, sends most in a combine, and the
+  reverse in the backward pass) the cause is the experts' load: balancing it evens the exchange too.
 * Slow links: groups that work side by side over the same kind of link are compared; the fastest group's time per byte is
   what the links can do, and what a group takes beyond it is charged to its links. With one group there is nothing
   to compare with but a baseline.
@@ -18,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from moescope.align import TransferModel
+from moescope.align.frames import conform
 
 SLOW_FACTOR = 1.25
 """A group is slow when its time per byte is this many times the fastest comparable group's."""
@@ -27,19 +30,20 @@ MIN_EXCHANGES = 6
 
 SCHEMA = {
     "cause": pl.String, "culprit": pl.Int64, "layer": pl.Int32, "charged_ns": pl.Float64, "cost_ns": pl.Float64,
+    "transfer_ns": pl.Float64,
 }  # fmt: skip
 
 
 def transfer_causes(rows: pl.DataFrame, models: Mapping[str, TransferModel], num_steps: int) -> pl.DataFrame:
-    """``cause, culprit, layer, charged_ns (0), cost_ns`` per step; ``culprit`` null where no single rank stands out.
+    """``cause, culprit, layer, charged_ns (0), cost_ns, transfer_ns (= cost_ns)`` per step.
 
-    ``rows``: ``spans.spans`` with ``exposed_transfer_ns`` and the columns of ``align.volume``.
+    ``culprit`` is null where no rank stands out. ``rows``: ``spans.spans`` with the columns of ``align.volume``.
     """
     exchanges = _exchanges(rows)
     if exchanges.is_empty():
         return pl.DataFrame(schema=SCHEMA)
-    volume = _slowest_of_turn(_volume_loss(exchanges, models), num_steps, "volume_imbalance")
-    slow = _slowest_of_turn(_slow_links(exchanges, rows), num_steps, "slow_network")
+    volume = _slowest_of_turn(_volume_loss(exchanges, models), num_steps)
+    slow = _slowest_of_turn(_slow_links(exchanges, rows), num_steps)
     return pl.concat([volume, slow])
 
 
@@ -51,9 +55,8 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
     return (
         known.group_by("instance", maintain_order=True)
         .agg(
-            pl.col(
-                "step", "turn", "layer", "group", "tier", "bottleneck_bytes", "mean_bytes", "bottleneck_rank"
-            ).first(),
+            pl.col("step", "turn", "layer", "phase", "backward", "group", "tier").first(),
+            pl.col("bottleneck_bytes", "mean_bytes", "bottleneck_rank", "bottleneck_receives").first(),
             num_ranks=pl.len(),
             span_ns=(pl.col("end_ns").max() - pl.col("start_ns").max()).clip(0),
             exposed_ns=pl.col("exposed_transfer_ns").mean(),
@@ -66,14 +69,17 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
 def _volume_loss(exchanges: pl.DataFrame, models: Mapping[str, TransferModel]) -> pl.DataFrame:
     rate = {tier: model.bytes_per_ns for tier, model in models.items()}
     if not rate:
-        return exchanges.head(0).with_columns(loss_ns=0.0, culprit="bottleneck_rank")
+        return exchanges.head(0).with_columns(loss_ns=0.0, culprit="bottleneck_rank", cause=pl.lit(""))
     known = exchanges.filter(pl.col("tier").is_in(list(rate)))
     if known.is_empty():
         return known.with_columns(loss_ns=pl.lit(0.0), culprit=pl.lit(None, pl.Int64))
     known = known.with_columns(bytes_per_ns=pl.col("tier").replace_strict(rate, return_dtype=pl.Float64))
     uneven = (pl.col("bottleneck_bytes") - pl.col("mean_bytes")) / pl.col("bytes_per_ns")
     loss = pl.min_horizontal(uneven, pl.col("transfer_ns")) * pl.col("exposed_share")
-    return known.with_columns(loss_ns=loss, culprit="bottleneck_rank")
+    brings_rows = (pl.col("phase") == "dispatch") ^ pl.col("backward").fill_null(False)
+    is_routing = pl.col("phase").is_in(["dispatch", "combine"]) & (brings_rows == pl.col("bottleneck_receives"))
+    cause = pl.when(is_routing.fill_null(False)).then(pl.lit("expert_load")).otherwise(pl.lit("volume_imbalance"))
+    return known.with_columns(loss_ns=loss, culprit="bottleneck_rank", cause=cause)
 
 
 def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -95,8 +101,9 @@ def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         every = pl.concat(
             [mine.with_columns(loss_ns=loss), _reductions_over(rows, group, ns_per_byte / best)], how="diagonal"
         )
-        parts.append(every.with_columns(culprit=pl.lit(culprit, pl.Int64)))
-    return pl.concat(parts) if parts else exchanges.head(0).with_columns(loss_ns=0.0, culprit=pl.lit(None, pl.Int64))
+        parts.append(every.with_columns(culprit=pl.lit(culprit, pl.Int64), cause=pl.lit("slow_network")))
+    nothing = exchanges.head(0).with_columns(loss_ns=0.0, culprit=pl.lit(None, pl.Int64), cause=pl.lit(""))
+    return pl.concat(parts) if parts else nothing
 
 
 def _reductions_over(rows: pl.DataFrame, group: str, slowdown: float) -> pl.DataFrame:
@@ -130,9 +137,8 @@ def _blame(rows: pl.DataFrame, exchanges: pl.DataFrame) -> int | None:
     return ranked[0]
 
 
-def _slowest_of_turn(losses: pl.DataFrame, num_steps: int, cause: str) -> pl.DataFrame:
+def _slowest_of_turn(losses: pl.DataFrame, num_steps: int) -> pl.DataFrame:
     """Groups side by side hold up the step once: each turn counts its largest loss."""
     worst = losses.filter(pl.col("loss_ns") > 0).sort("loss_ns", descending=True).unique(["step", "turn"], keep="first")
-    table = worst.group_by("culprit", "layer").agg(cost_ns=pl.col("loss_ns").sum() / num_steps)
-    table = table.with_columns(cause=pl.lit(cause), charged_ns=pl.lit(0.0))
-    return table.select([pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()])
+    table = worst.group_by("cause", "culprit", "layer").agg(cost_ns=pl.col("loss_ns").sum() / num_steps)
+    return conform(table.with_columns(charged_ns=pl.lit(0.0), transfer_ns="cost_ns"), SCHEMA)

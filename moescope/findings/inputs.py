@@ -53,9 +53,9 @@ class Inputs:
         return float(chosen["ns"].sum()) / max(parts.select("rank", "step").n_unique(), 1)
 
     def cause_ns(self, cause: str) -> pl.DataFrame:
-        """``culprit, cost_ns, charged_ns`` of one cause, summed over layers, largest first."""
+        """``culprit, cost_ns, charged_ns, transfer_ns`` of one cause, summed over layers, largest first."""
         mine = self.attribution.causes.filter(pl.col("cause") == cause)
-        by_rank = mine.group_by("culprit").agg(pl.col("cost_ns").sum(), pl.col("charged_ns").sum())
+        by_rank = mine.group_by("culprit").agg(pl.col("cost_ns", "charged_ns", "transfer_ns").sum())
         return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
 
     def clock_uncertainty_ns(self) -> int:

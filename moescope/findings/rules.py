@@ -75,7 +75,8 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
         layer=_top_layer(inputs, "expert_load", rank),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"Ranks wait {_ms(cost)} per step for the ranks that received more tokens, {who}{level}.",
+        claim=f"The step is {_ms(cost)} longer than with even expert load: ranks wait for those that received more tokens, "
+        f"{who}{level}.",
         advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
         "a run with forced uniform routing shows the ceiling.",
         confidence=_confidence(inputs, cost),
@@ -89,7 +90,9 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
             "share_of_cost_of_hottest_rank": share_of_top,
             "share_of_intervals_where_hottest": _share_hottest(intervals, top),
             "cost_by_rank_ns": _by_rank(causes),
-            "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks",
+            "cost_in_transfers_ns": round(float(causes["transfer_ns"].sum())),
+            "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks, and (bottleneck - mean) "
+            "bytes / bandwidth of exchanges that the loaded rank holds up",
         },
     )
 
