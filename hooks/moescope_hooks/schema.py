@@ -49,7 +49,8 @@ COLLECTIVE: Mapping[str, pl.DataType] = {
 }
 """One row per rank and collective.
 
-``phase``: counts, dispatch, combine or grad_reduce; ``microbatch`` and ``layer`` are null for grad_reduce.
+``phase``: counts, dispatch, combine, router (a balance over the global batch) or grad_reduce; ``microbatch`` and
+``layer`` are null for grad_reduce.
 ``group``: name of the process group. ``seq``: index of the collective within the group, from the start of observation;
 a resumed run counts from 0 again.
 ``send_bytes`` and ``recv_bytes``: one entry per member of the group in group order (own part included) for an

@@ -80,7 +80,7 @@ def _parts_by_rank(folder: Path) -> dict[str, list[Path]]:
 
 
 def _read_parts(table: str, parts: list[Path], problems: list[str]) -> Iterator[pl.DataFrame]:
-    """One rank's parts, last first. Steps that a later part repeats were trained again after a restart: its rows hold."""
+    """One rank's parts, last first. Steps that a later part repeats were trained again: its rows hold."""
     first_later_step: int | None = None
     for path in reversed(parts):
         try:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from moescope.errors import DataMissingError
 from moescope.trainer.config import DataConfig
+from moescope.trainer.seeds import generator_for
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Batches:
 
     def step(self, step: int) -> Tensor:
         """The global batch of ``step``: [global_batch, sequence_length + 1] bytes, domains taking turns."""
-        generator = torch.Generator().manual_seed((self.seed << 32) + step)
+        generator = generator_for(f"{self.seed}/data/{step}")
         draws = torch.rand(self.global_batch, generator=generator, dtype=torch.float64).tolist()
         rows = []
         for i, draw in enumerate(draws):

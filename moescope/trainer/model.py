@@ -5,7 +5,6 @@ Legend: B sequences, S positions, T = B * S tokens, D model width, H heads, h he
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import cast
@@ -22,6 +21,7 @@ from moescope.trainer.faults import Faults
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.moe import MoE
 from moescope.trainer.router import Router
+from moescope.trainer.seeds import generator_for
 
 LayerOut = tuple[Tensor, Tensor, Tensor]
 """The residual stream after a layer, its router's penalty and its balancing objective."""
@@ -196,6 +196,4 @@ def initialize(model: Transformer, config: Config) -> None:
 
 
 def _draw(weight: Tensor, name: str, std: float, seed: int) -> None:
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+    weight.copy_(torch.randn(weight.shape, generator=generator_for(f"{seed}/{name}")) * std)

@@ -5,7 +5,6 @@ Legend: T tokens, E experts over all ranks, G groups of experts, K experts per t
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 from moescope_hooks.ranges import in_backward
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from moescope.trainer.seeds import generator_for
 
 SCORES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(dim=-1),
@@ -48,8 +49,7 @@ class Draws(nn.Module):
         """A generator for the next draw; a recomputed forward pass gets the last one again."""
         if not in_backward():
             self.count += 1
-        digest = hashlib.sha256(f"{self.seed}/{self.count}".encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        return generator_for(f"{self.seed}/{self.count}")
 
     def get_extra_state(self) -> Any:
         """How many draws were made."""
