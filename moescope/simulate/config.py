@@ -48,7 +48,8 @@ class Network:
     noise: float = 0.005
     """Relative spread of a port's capacity from one collective to the next."""
     resolution: float = 0.002
-    """Share of the bottleneck's time within which ends of transfers are merged."""
+    """Share of the bottleneck's time within which ends of transfers are merged, in groups of up to 16 ranks; in
+    proportion more in larger ones, whose exchanges would have too many moments at which a rate changes."""
 
 
 @dataclass(frozen=True, slots=True)

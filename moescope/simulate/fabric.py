@@ -65,7 +65,7 @@ class Fabric:
             arrivals.reshape(-1, n),
             (intra, inter),
             network.local_bytes_per_ns,
-            network.resolution,
+            network.resolution * max(1.0, n / 16),
         )
         return ends.reshape(arrivals.shape)
 

@@ -41,10 +41,10 @@ def max_min_rates(active: BoolArray, send: FloatArray, receive: FloatArray) -> F
     is a bottleneck whatever happens elsewhere, so all such ports are settled in one round.
     """
     rates = np.zeros(active.shape)
-    unsettled = active
-    left_send, left_receive = send, receive
+    rows = np.flatnonzero(active.any((1, 2)))
+    unsettled, left_send, left_receive = active[rows], send[rows], receive[rows]
     with np.errstate(divide="ignore", invalid="ignore"):
-        while unsettled.any():
+        while len(rows):
             weight = unsettled.astype(np.float64)
             share_send = left_send / np.add.reduce(weight, 2)
             share_receive = left_receive / np.add.reduce(weight, 1)
@@ -54,10 +54,12 @@ def max_min_rates(active: BoolArray, send: FloatArray, receive: FloatArray) -> F
             receive_settles = share_receive <= np.minimum.reduce(by_sender, 1) * _TOLERANCE
             settled = unsettled & (send_settles[:, :, None] | receive_settles[:, None, :])
             newly = np.where(settled, np.minimum(by_sender, by_receiver), 0.0)
-            rates += newly
-            left_send = np.maximum(left_send - np.add.reduce(newly, 2), 0.0)
-            left_receive = np.maximum(left_receive - np.add.reduce(newly, 1), 0.0)
-            unsettled = unsettled & ~settled
+            rates[rows] += newly
+            unsettled &= ~settled
+            going = unsettled.any((1, 2))
+            left_send = np.maximum(left_send - np.add.reduce(newly, 2), 0.0)[going]
+            left_receive = np.maximum(left_receive - np.add.reduce(newly, 1), 0.0)[going]
+            rows, unsettled = rows[going], unsettled[going]
     return rates
 
 
