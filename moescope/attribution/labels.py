@@ -80,7 +80,7 @@ TOKEN_BOUND_PHASES = frozenset({"experts", "permute", "unpermute", "dispatch", "
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[Label, re.Pattern[str]], ...]:
-    table = tomllib.loads(files("moescope.attribution").joinpath("classes.toml").read_text())
+    table = tomllib.loads(files("moescope.attribution").joinpath("classes.toml").read_text(encoding="utf-8"))
     return tuple(
         (Label[entry["name"].upper()], re.compile(entry["pattern"], re.IGNORECASE)) for entry in table["class"]
     )
