@@ -76,11 +76,16 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         has_step_marks=_is_marked(events),
         instances=instances,
         segments=segments,
-        unions=device_unions(device),
+        unions=device_unions(device, _base_ns(trace)),
         memory=memory_profile(trace, events, windows),
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
     )
+
+
+def _base_ns(trace: RankTrace) -> int:
+    base = trace.info.get("baseTimeNanoseconds")
+    return int(base) if isinstance(base, int | float) else 0
 
 
 def _is_marked(events: pl.DataFrame) -> bool:
