@@ -19,6 +19,9 @@ from moescope.simulate.stalls import ALLOCATOR_RETRY, Stall
 FloatArray = NDArray[np.float64]
 
 
+_ZIPF, _DOMAIN = 0xE7, 0xE8
+
+
 class FaultError(MoescopeError):
     """A fault that does not exist or does not fit the run."""
 
@@ -51,7 +54,7 @@ class Fault:
         return list(range(ranks)) if rank < 0 else [rank]
 
     def popularity(self, share: FloatArray, layer: int, step: int, ep: int) -> FloatArray:  # noqa: ARG002
-        """The experts' relative popularity [E] in one layer and step."""
+        """The experts' relative popularity with each source rank's tokens, [ranks, E], in one layer and step."""
         return share
 
     def compute_scale(self, time_ns: FloatArray) -> FloatArray | None:  # noqa: ARG002
@@ -82,7 +85,8 @@ class ExpertSkew(Fault):
 
     Tokens choose the experts of member ``rank`` of each expert-parallel group ``factor`` times as often. With
     ``zipf`` > 0 the popularity of all experts, in an order that differs between layers, follows a Zipf law with
-    that exponent. ``drift`` moves the hot member on by one every so many steps.
+    that exponent. ``drift`` moves the hot member on by one every so many steps. With ``domain`` > 0 each source rank
+    reads a text of its own: its tokens' preferences are spread by that much more (sigma of their logarithm).
     """
 
     kind: ClassVar[str] = "expert_skew"
@@ -91,20 +95,23 @@ class ExpertSkew(Fault):
     factor: float = 2.0
     zipf: float = 0.0
     drift: int = 0
+    domain: float = 0.0
     layer: int = -1
     """-1: all layers."""
 
     def popularity(self, share: FloatArray, layer: int, step: int, ep: int) -> FloatArray:
-        if self.layer not in (-1, layer):
+        if self.layer not in {-1, layer}:
             return share
-        scale = np.ones(len(share))
+        ranks, experts = share.shape
+        scale = np.ones(experts)
         if self.zipf > 0:
-            order = np.random.default_rng([0xE7, layer]).permutation(len(share))
-            scale[order] = np.arange(1, len(share) + 1) ** -self.zipf
-        per_member = len(share) // ep
+            order = np.random.default_rng([_ZIPF, layer]).permutation(experts)
+            scale[order] = np.arange(1, experts + 1) ** -self.zipf
+        per_member = experts // ep
         hot = (self.rank + (step // self.drift if self.drift else 0)) % ep
         scale[hot * per_member : (hot + 1) * per_member] *= self.factor
-        return share * scale
+        preference = np.random.default_rng([_DOMAIN, layer]).standard_normal((ranks, experts))
+        return share * scale * np.exp(self.domain * preference)
 
 
 @dataclass(frozen=True, slots=True)

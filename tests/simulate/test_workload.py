@@ -51,6 +51,14 @@ def test_a_skew_of_one_layer_leaves_the_others_alone():
     assert (route(config, skew, 10, 0, 2).counts != route(config, (), 10, 0, 2).counts).any()
 
 
+def test_domains_differ_in_what_they_choose_but_not_in_how_much():
+    config = tiny(tokens=50_000)
+    drawn = route(config, (parse_fault("expert_skew:factor=1,domain=0.5"),), 10, 0, 1)
+    share = drawn.counts / drawn.counts.sum(1, keepdims=True)
+    assert np.abs(share - share.mean(0)).max() > 0.01
+    assert len(set(drawn.counts.sum(1).tolist())) == 1
+
+
 @given(st.lists(st.floats(1e-3, 1e3), min_size=5, max_size=20), st.integers(1, 4))
 def test_no_expert_is_more_likely_than_once_per_token(popularity, top_k):
     share = at_most_once(np.array(popularity), top_k)
