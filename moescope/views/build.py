@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 from moescope.align import Alignment, align_ranks
@@ -15,6 +13,7 @@ from moescope.errors import DataMissingError
 from moescope.findings import findings
 from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
+from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
 from moescope.views.assemble import clocks, collectives, memory, provenance, rank_steps, sources, steps, telemetry_steps
 from moescope.views.assemble_causes import causes, wait_edges, waits
@@ -134,18 +133,12 @@ def _assemble(
 def _profiles(traces: Sequence[RankTrace], workers: int | None, progress: Progress | None) -> list[RankProfile]:
     """Every rank profiled, in the order given; large folders in parallel processes."""
     show = progress or _show_nothing
-    num_workers = min(workers or 2, len(traces))
-    if sum(trace.num_events for trace in traces) < PARALLEL_FROM_EVENTS or num_workers < 2:
-        profiles = []
-        for done, trace in enumerate(traces, start=1):
-            profiles.append(profile_rank(trace))
-            show(done, len(traces), f"rank {trace.rank}")
-        return profiles
-    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
-        profiles = []
-        for done, profile in enumerate(pool.map(profile_rank, traces), start=1):
-            profiles.append(profile)
-            show(done, len(traces), f"rank {profile.rank}")
+    is_small = sum(trace.num_events for trace in traces) < PARALLEL_FROM_EVENTS
+    num_workers = 1 if is_small else workers or available_cores()
+    profiles = []
+    for profile in in_processes(profile_rank, traces, num_workers):
+        profiles.append(profile)
+        show(len(profiles), len(traces), f"rank {profile.rank}")
     return profiles
 
 
