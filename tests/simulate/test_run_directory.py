@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from moescope.simulate import simulate
+from moescope.simulate import Network, simulate
 from moescope.simulate.events import cut_list, micro
 from moescope.simulate.run import run_simulation, trace_text
 from moescope.telemetry import open_telemetry
@@ -108,8 +108,9 @@ def test_long_lists_are_cut_after_thirty():
 
 
 def test_thirty_two_members_are_cut(tmp_path):
-    path = simulate(tiny(ranks=32, ranks_per_host=8, ep_size=16, steps=1, microbatches=1), tmp_path / "wide")
-    trace = open_directory(path).ranks[17]
+    config = tiny(ranks=32, ranks_per_host=8, ep_size=16, steps=1, microbatches=1, network=Network(resolution=0.05))
+    (tmp_path / "rank17.json").write_text(trace_text(run_simulation(config), 17))
+    (trace,) = open_directory(tmp_path).ranks
     args = trace.comm_args()
     assert args.filter(pl.col("group_name") == "0")["lists_cut"].all()
     assert not args.filter(pl.col("collective") == "all_to_allv")["lists_cut"].any()
