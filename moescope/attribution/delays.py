@@ -145,8 +145,11 @@ def _charge(path: FloatArray, waiter: IntArray, late: IntArray, wait: FloatArray
     """[ranks, excesses, 2]: the waits of one collective (arrival, exposed removable) by culprit and excess."""
     beyond = path[late] - path[waiter]
     by_activity = np.maximum(beyond.sum(axis=1), 0.0)
-    by_culprit = np.maximum(beyond, 0.0)
-    weight = by_culprit / np.maximum(by_culprit.sum(axis=1, keepdims=True), 1e-12) * by_activity[:, None, :]
+    by_culprit = np.clip(beyond, 0.0, np.maximum(path[late], 0.0))  # a rank ahead of the median delays nobody
+    nobody = by_culprit.sum(axis=1) <= 0
+    row, activity = np.nonzero(nobody)
+    by_culprit[row, late[row], activity] = 1.0
+    weight = by_culprit / by_culprit.sum(axis=1, keepdims=True) * by_activity[:, None, :]
     total = weight.sum(axis=(1, 2))
     unknown = total < MIN_EXCESS_NS
     weight[unknown] = 0.0
