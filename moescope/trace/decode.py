@@ -159,7 +159,7 @@ def _canonical(text: bytes) -> str | None:
     """The JSON text spaced as :func:`json.dumps` does; of a string what it holds; None of no text."""
     if not text:
         return None
-    value = msgspec.json.decode(text.decode("utf-8", "replace"))
+    value = msgspec.json.decode(text)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

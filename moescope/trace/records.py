@@ -113,6 +113,7 @@ class Records:
 
 def decode_records(data: bytes) -> Records:
     """Decode ``data``, a JSON list of events. Raises :class:`msgspec.DecodeError` where it is not one."""
+    _check_utf8(data)
     try:
         events = _BY_PHASE.decode(data)
     except msgspec.ValidationError:  # a phase is missing or unknown, or a field has an odd type
@@ -146,9 +147,19 @@ def _text(raw: msgspec.Raw) -> str:
 def are_events(data: bytes) -> bool:
     """Whether ``data`` is one or more events separated by commas, as :func:`decode_records` takes them in a list."""
     try:
+        _check_utf8(data)
         return bool(_LOOSE.decode(b"[" + data + b"]"))
     except msgspec.DecodeError:
         return False
+
+
+def _check_utf8(data: bytes) -> None:
+    """Raise for bad UTF-8 anywhere: the decoder does not look into what it skips."""
+    if not data.isascii():
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise msgspec.DecodeError(str(error)) from error
 
 
 def places(flags: list[bool]) -> npt.NDArray[np.uint32]:
