@@ -10,9 +10,11 @@ from pathlib import Path
 
 from moescope.errors import MoescopeError
 from moescope.views.model import Analysis
+from moescope.views.timeline import Timeline
 
 Progress = Callable[[int, int, str], None]
 Analyze = Callable[[Path, Progress], Analysis]
+OpenTimeline = Callable[[Path, Analysis], Timeline]
 
 
 class AnalysisCancelledError(Exception):
@@ -45,6 +47,7 @@ class Run:
         self.slug = slug
         self.path = path
         self.analysis: Analysis | None = None
+        self.timeline: Timeline | None = None
         self.status = Status("waiting")
         self.cancelled = threading.Event()
 
@@ -52,9 +55,11 @@ class Run:
 class Runs:
     """The served folders. Addresses name them by slug, so that no request can name a path."""
 
-    def __init__(self, paths: Sequence[Path], analyze: Analyze) -> None:
+    def __init__(self, paths: Sequence[Path], analyze: Analyze, open_timeline: OpenTimeline) -> None:
         self._analyze = analyze
+        self._open_timeline = open_timeline
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._queue: list[Run] = []
         self._runs: dict[str, Run] = {}
@@ -70,6 +75,16 @@ class Runs:
     def get(self, slug: str) -> Run | None:
         """The run of that name."""
         return self._runs.get(slug)
+
+    def timeline(self, slug: str) -> Timeline:
+        """The timeline of an analysed run, opened when first asked for; KeyError where there is none."""
+        run = self._runs[slug]
+        with self._opening:
+            if run.timeline is None:
+                if run.analysis is None:
+                    raise KeyError(slug)
+                run.timeline = self._open_timeline(run.path, run.analysis)
+            return run.timeline
 
     def first(self) -> Run:
         """The folder named first."""
@@ -125,7 +140,7 @@ class Runs:
             hint = "This is a defect of moescope; moescope analyze DIR shows where."
             run.status = Status("failed", message=f"{type(error).__name__}: {error}", hint=hint)
         else:
-            run.analysis = analysis
+            run.analysis, run.timeline = analysis, None
             run.status = Status("done")
 
 

@@ -15,6 +15,7 @@ from moescope_app.runs import Run, Runs
 from moescope_app.security import protect
 from moescope_app.shell import INDEX, banner, first_page, header, layout, not_found, progress_page
 from moescope_app.tabs import TABS
+from moescope_app.timeline_routes import add_timeline_routes
 
 POLL_MS = 400
 
@@ -35,6 +36,7 @@ def create_app(runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: 
     app.layout = layout(POLL_MS)
     _add_callbacks(app, runs)
     add_routes(app.server, runs)
+    add_timeline_routes(app.server, runs)
     protect(app.server, host=host, port=port, token=token, script_hashes=app.csp_hashes())
     return app
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from waitress import create_server
 
 from moescope.errors import MoescopeError
-from moescope_app.runs import Analyze, Runs
+from moescope_app.runs import Analyze, OpenTimeline, Runs
 from moescope_app.server import create_app
 
 NUM_THREADS = 8
@@ -20,6 +20,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 def serve(
     paths: Sequence[Path],
     analyze: Analyze,
+    open_timeline: OpenTimeline,
     *,
     host: str = "127.0.0.1",
     port: int = 8050,
@@ -34,9 +35,9 @@ def serve(
     if host not in LOCAL and not token:
         hint = "Pass --token with a long random word; every viewer then needs it."
         raise MoescopeError(f"Serving on {host} lets others in.", hint=hint, code="token-needed")
-    listener = _listen(host, port)
+    listener = listen(host, port)
     port = int(listener.getsockname()[1])
-    runs = Runs(paths, analyze)
+    runs = Runs(paths, analyze, open_timeline)
     app = create_app(runs, host=host, port=port, token=token)
     server = create_server(app.server, sockets=[listener], threads=NUM_THREADS, ident=None)
     runs.ask(runs.first())
@@ -51,7 +52,8 @@ def serve(
         server.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; raises :class:`MoescopeError` where the address is taken or isn't this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -41,14 +41,19 @@ def command(
     from moescope_app.serving import serve
 
     from moescope.cli.text import printable
+    from moescope.trace import open_directory
     from moescope.views.build import Progress, analyze
     from moescope.views.model import Analysis
+    from moescope.views.timeline import Timeline
 
     def analyse(path: Path, show: Progress) -> Analysis:
         return analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
 
+    def open_timeline(path: Path, analysis: Analysis) -> Timeline:
+        return Timeline(open_directory(path, rank_regex=rank_regex, workers=workers), analysis)
+
     def announce(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))
 
-    serve(paths, analyse, host=host, port=port, token=token, open_browser=open_, announce=announce)
+    serve(paths, analyse, open_timeline, host=host, port=port, token=token, open_browser=open_, announce=announce)
     return ExitCode.DONE

@@ -26,8 +26,12 @@ def analyse(path: Path, show) -> object:
     return bare() if path.name == "bare" else example()
 
 
+def no_timeline(path: Path, _analysis: object) -> object:
+    raise AssertionError(f"nothing asked for the timeline of {path}")
+
+
 def ready(*names: str, token: str | None = None) -> tuple[Runs, FlaskClient]:
-    runs = Runs([Path("/data") / name for name in names], analyse)
+    runs = Runs([Path("/data") / name for name in names], analyse, no_timeline)
     for run in runs:
         runs.ask(run)
         wait_for(lambda run=run: not run.status.pending)

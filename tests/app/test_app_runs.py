@@ -10,6 +10,10 @@ from analysis_fixture import bare
 from moescope_app.runs import Runs
 
 
+def no_timeline(*_: object) -> object:
+    raise AssertionError("nothing asked for a timeline")
+
+
 def wait_for(condition) -> None:
     deadline = time.monotonic() + 10
     while not condition():
@@ -35,7 +39,7 @@ class Steps:
 
 
 def test_slugs_are_unique_and_safe() -> None:
-    runs = Runs([Path("/a/run"), Path("/b/run"), Path("/c/Ünsafe <x>"), Path("/")], lambda *_: bare())
+    runs = Runs([Path("/a/run"), Path("/b/run"), Path("/c/Ünsafe <x>"), Path("/")], lambda *_: bare(), no_timeline)
     assert [run.slug for run in runs] == ["run", "run-2", "nsafe-x", "run-3"]
     assert runs.get("run-2").path == Path("/b/run")
     assert runs.get("../etc") is None
@@ -43,7 +47,7 @@ def test_slugs_are_unique_and_safe() -> None:
 
 def test_analysis_starts_when_asked_and_shows_progress() -> None:
     steps = Steps()
-    runs = Runs([Path("/a/one"), Path("/a/two")], steps)
+    runs = Runs([Path("/a/one"), Path("/a/two")], steps, no_timeline)
     one, two = runs
     assert steps.calls == []
     runs.ask(one)
@@ -58,7 +62,7 @@ def test_analysis_starts_when_asked_and_shows_progress() -> None:
 
 def test_cancelling_stops_the_running_and_drops_the_queued() -> None:
     steps = Steps()
-    runs = Runs([Path("/a/one"), Path("/a/two")], steps)
+    runs = Runs([Path("/a/one"), Path("/a/two")], steps, no_timeline)
     one, two = runs
     runs.ask(one)
     runs.ask(two)
@@ -79,7 +83,7 @@ def test_a_defect_fails_one_run_and_not_the_next() -> None:
             raise ZeroDivisionError("by nothing")
         return bare()
 
-    runs = Runs([Path("/a/one"), Path("/a/two")], broken)
+    runs = Runs([Path("/a/one"), Path("/a/two")], broken, no_timeline)
     one, two = runs
     runs.ask(one)
     runs.ask(two)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from analysis_fixture import bare, example
-from browser_support import chromium_page, needs_chromium
+from browser_support import chromium, fresh_page, needs_chromium
+from playwright.sync_api import Browser
 
 from moescope.report import write_report
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
 @pytest.mark.parametrize("dark", [False, True])
-def test_opens_with_one_request_and_no_complaint(tmp_path: Path, dark: bool) -> None:
+def test_opens_with_one_request_and_no_complaint(browser: Browser, tmp_path: Path, dark: bool) -> None:
     for name, analysis in (("hostile", example()), ("bare", bare())):
         write_report(analysis, tmp_path / f"{name}.html", hide_names=False)
-        with chromium_page(dark=dark) as watched:
+        with fresh_page(browser, dark=dark) as watched:
             watched.page.goto((tmp_path / f"{name}.html").as_uri())
             assert watched.page.locator("h2").first.inner_text() == "Verdict"
             assert watched.page.evaluate("document.documentElement.scrollWidth") == 1280
@@ -27,9 +35,9 @@ def test_opens_with_one_request_and_no_complaint(tmp_path: Path, dark: bool) -> 
             assert watched.complaints == []
 
 
-def test_reader_follows_evidence_sorts_a_table_and_switches_theme(tmp_path: Path) -> None:
+def test_reader_follows_evidence_sorts_a_table_and_switches_theme(browser: Browser, tmp_path: Path) -> None:
     write_report(example(hostile=False), tmp_path / "r.html")
-    with chromium_page() as watched:
+    with fresh_page(browser) as watched:
         page = watched.page
         page.goto((tmp_path / "r.html").as_uri())
         page.locator(".finding a").first.click()
@@ -49,9 +57,9 @@ def test_reader_follows_evidence_sorts_a_table_and_switches_theme(tmp_path: Path
         assert watched.complaints == []
 
 
-def test_prints_light_without_controls(tmp_path: Path) -> None:
+def test_prints_light_without_controls(browser: Browser, tmp_path: Path) -> None:
     write_report(example(hostile=False), tmp_path / "r.html")
-    with chromium_page(dark=True) as watched:
+    with fresh_page(browser, dark=True) as watched:
         watched.page.goto((tmp_path / "r.html").as_uri())
         watched.page.emulate_media(media="print")
         assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,4 +1,4 @@
-"""The timeline: an element that ``assets/timeline.js`` turns into a canvas."""
+"""The timeline: an element that ``assets/timeline_view.js`` turns into a canvas."""
 
 from __future__ import annotations
 

@@ -1,0 +1,210 @@
+"""Journeys through the dashboard in a real browser, on recorded-format traces of two ranks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from analysis_fixture import bare, example
+from browser_support import Watched, chromium, fresh_page, needs_chromium
+from moescope_app.runs import Runs
+from moescope_app.server import create_app
+from moescope_app.serving import listen
+from playwright.sync_api import Browser
+from trace_fixture import write_trace
+from waitress import create_server
+
+from moescope.trace import open_directory
+from moescope.views.build import analyze
+from moescope.views.timeline import Timeline
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+def analyse(path: Path, show) -> object:
+    made = {"skewed": example(hostile=False), "hostile": example(), "bare": bare()}
+    return made.get(path.name) or analyze(path, progress=show)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("traces") / "two"
+    folder.mkdir()
+    for rank in range(2):
+        write_trace(folder, rank)
+    paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), folder]
+    runs = Runs(paths, analyse, lambda path, analysis: Timeline(open_directory(path), analysis))
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = create_server(create_app(runs, port=port).server, sockets=[listener], threads=4)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{port}"
+    server.close()
+
+
+def visit(watched: Watched, address: str, path: str, wait_for: str) -> None:
+    watched.page.goto(address + path)
+    watched.page.locator(wait_for).first.wait_for(timeout=20_000)
+
+
+def until(watched: Watched, script: str) -> None:
+    """Wait for ``script`` to hold; the page's policy forbids Playwright's own wait, an eval in the page."""
+    for _ in range(400):
+        if watched.page.evaluate(script):
+            return
+        watched.page.wait_for_timeout(50)
+    raise AssertionError(f"never held: {script}")
+
+
+def fine(watched: Watched, address: str) -> None:
+    """No complaint, nothing asked of anyone else, nothing wider than the window."""
+    assert watched.complaints == []
+    assert [url for url in watched.requests if not url.startswith((address, "data:", "blob:"))] == []
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+@pytest.mark.parametrize(("run", "dark"), [("skewed", True), ("hostile", False), ("bare", False)])
+def test_every_page_opens_without_a_complaint(browser: Browser, address: str, run: str, dark: bool) -> None:
+    with fresh_page(browser, dark=dark) as watched:
+        visit(watched, address, f"/r/{run}/verdict", ".verdict")
+        for name, panel in (
+            ("Load", "ranks"),
+            ("Communication", "waits"),
+            ("Memory", "memory"),
+            ("Steps", "steps"),
+            ("Run", "missing"),
+        ):
+            watched.page.locator("nav a", has_text=name).click()
+            watched.page.locator(f"section#{panel} :is(.js-plotly-plot .main-svg, table, .empty)").first.wait_for()
+            assert watched.page.locator("nav .here").inner_text() == name
+        fine(watched, address)
+
+
+def test_verdict_leads_to_the_evidence_and_back(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/verdict", ".js-plotly-plot .bars")
+        assert "Rank 2 holds the hot experts" in page.locator(".finding h3").first.inner_text()
+        page.locator(".finding a", has_text="see the evidence").first.click()
+        page.locator("#ranks .js-plotly-plot").wait_for()
+        assert page.url.endswith("/r/skewed/load?rank=2&layer=3")
+        page.go_back()
+        page.locator(".finding").first.wait_for()
+        assert page.url.endswith("/r/skewed/verdict")
+        fine(watched, address)
+
+
+def test_table_sorts_filters_and_saves(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/steps", "#steps .js-plotly-plot")
+        page.locator("#steps summary").click()
+        page.locator("#steps tbody tr").first.wait_for()
+        page.locator("#steps th", has_text="duration").click()
+        assert page.locator("#steps tbody td").first.inner_text() == "31"
+        page.locator("#steps .filter").fill("yes")
+        assert page.locator("#steps tbody tr").count() == 2
+        with page.expect_download() as download:
+            page.locator("#steps .actions a").click()
+        assert download.value.suggested_filename == "skewed-steps.csv"
+        with page.expect_download() as picture:
+            page.locator("#steps [data-picture=png]").click()
+        assert picture.value.suggested_filename == "moescope-steps.png"
+        fine(watched, address)
+
+
+def test_theme_switches_and_stays(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/verdict", ".js-plotly-plot .bars")
+        page.locator("#theme-button").click()
+        until(watched, "getComputedStyle(document.body).backgroundColor === 'rgb(23, 27, 33)'")
+        page.reload()
+        page.locator(".finding").first.wait_for()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        fine(watched, address)
+
+
+def state(watched: Watched) -> dict:
+    script = """() => { const t = document.getElementById("timeline").moescope;
+        return { view: t.view, open: [...t.open.keys()], tile: t.data.tile && t.data.tile.shift, hits: t.hits.length,
+                 range: t.range, selected: t.selected && t.selected.position, focus: t.focus }; }"""
+    return json.loads(json.dumps(watched.page.evaluate(script)))
+
+
+def test_timeline_follows_keys_and_its_address_restores_it(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline", ".timeline-canvas")
+        drawn = "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0"
+        until(watched, drawn)
+        before = state(watched)["view"]
+        page.keyboard.press("w")
+        page.keyboard.press("d")
+        closer = state(watched)["view"]
+        assert closer["t1"] - closer["t0"] < before["t1"] - before["t0"]
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        until(watched, "document.getElementById('timeline')?.moescope?.open.has(1)")
+        until(watched, "location.search.includes('open=1') && location.search.includes('rank=1')")
+        left = state(watched)
+        page.goto(page.url)
+        until(watched, drawn)
+        until(watched, "document.getElementById('timeline')?.moescope?.open.has(1)")
+        again = state(watched)
+        assert again["view"] == pytest.approx(left["view"], abs=1.0)
+        assert again["focus"] == 1
+        page.keyboard.press("f")
+        assert state(watched)["view"] == pytest.approx(before)
+        fine(watched, address)
+
+
+def test_timeline_search_select_range_and_help(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline?open=0", ".timeline-canvas")
+        until(watched, "document.getElementById('timeline')?.moescope?.open.has(0)")
+        page.keyboard.press("/")
+        page.keyboard.type("gemm")
+        page.keyboard.press("Enter")
+        until(watched, "document.getElementById('timeline')?.moescope?.hits.length === 4")
+        assert "1 of 4" in page.locator(".timeline-bar .note").first.inner_text()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        page.keyboard.press("f")
+        box = page.locator(".timeline-canvas").bounding_box()
+        page.mouse.move(box["x"] + 300, box["y"] + 80)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 500, box["y"] + 80)
+        page.mouse.move(box["x"] + 700, box["y"] + 80)
+        page.mouse.up()
+        page.locator(".timeline-answers table.range").wait_for()
+        assert page.locator(".timeline-answers tbody tr").count() == 2
+        page.keyboard.press("Escape")
+        assert not page.locator(".timeline-answers").is_visible()
+        page.keyboard.press("?")
+        assert page.locator(".timeline-help").is_visible()
+        fine(watched, address)
+
+
+def test_timeline_click_tells_the_collective(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline?t=1020000-1060000", ".timeline-canvas")
+        until(watched, "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0")
+        width = page.evaluate("document.querySelector('.timeline-canvas').clientWidth")
+        page.locator(".timeline-canvas").click(position={"x": 150 + (width - 150) * 0.5, "y": 80})
+        page.locator(".timeline-answers h3").wait_for()
+        assert page.locator(".timeline-answers h3").inner_text().startswith("all to all 0")
+        assert page.locator(".timeline-answers tbody tr").count() == 2
+        fine(watched, address)
