@@ -122,6 +122,13 @@ def test_two_slow_ranks_share_the_blame_where_both_hold_somebody_up(tmp_path: Pa
     assert got["slow_rank", 3] == pytest.approx(0.2 * unit, rel=0.02)
 
 
+def test_of_two_ranks_the_slow_one_is_blamed_not_the_fast(tmp_path: Path) -> None:
+    """The median of two ranks lies between them: that one is ahead of it delays nobody."""
+    played = play([balanced(step) for step in range(STEPS)], pace={1: 1.5})[:2]
+    analysis = analyze(write(played, tmp_path), cache=False)
+    assert charged(analysis) == {("slow_rank", 1): pytest.approx(0.5 * NS_PER_ROW * mean_rows(), abs=2)}
+
+
 def test_the_cost_of_imbalance_is_the_maximum_over_the_mean(tmp_path: Path) -> None:
     """Of 2, 2, 2 and 4 units of expert time the step waits for 4 where 2.5 would do."""
     steps = [([[9, 9], [9, 9]], [[9, 18], [9, 18]])] * STEPS
