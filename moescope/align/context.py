@@ -15,7 +15,8 @@ import polars as pl
 from moescope.align.ranges import IntArray, innermost
 
 RANGE_PATTERN = re.compile(
-    r"^moescope::(?:L(?P<layer>\d+)\.?)?(?:mb(?P<microbatch>\d+)\.?)?(?P<phase>[a-z_]*?)(?P<backward>\.?bwd)?$"
+    r"^moescope::(?:L(?P<layer>\d+)\.?)?(?:mb(?P<microbatch>\d+)\.?)?(?P<phase>[a-z_]*?)"
+    r"(?:(?P<backward>\.?bwd)|\.?recompute)?$"
 )
 
 FOREIGN_PHASES = (

@@ -14,6 +14,7 @@ import polars as pl
 
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
+from moescope.attribution.gemm.recompute import recomputed
 from moescope.attribution.labels import COMM_LABEL_OF_PART, TOKEN_BOUND_PHASES, Label, compute_labels, refine
 
 DEVICE_CATEGORIES = ("kernel", "copy", "memset")
@@ -107,7 +108,8 @@ def _compute_context(
         distinct, on=["own", "operation", "phase"], how="left", nulls_equal=True, maintain_order="left"
     )["label"]
     token_bound = where["phase"].is_in(list(TOKEN_BOUND_PHASES)).fill_null(False) | label.is_in([Label.EXPERT_GEMM])
-    return label.to_numpy(), where["layer"].fill_null(-1).cast(pl.Int64).to_numpy(), token_bound.to_numpy()
+    final = np.where(recomputed(table, moment, thread), Label.RECOMPUTE, label.to_numpy())
+    return final, where["layer"].fill_null(-1).cast(pl.Int64).to_numpy(), token_bound.to_numpy()
 
 
 def _operation_labels(table: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.Series:

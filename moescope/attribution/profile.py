@@ -18,6 +18,8 @@ from moescope.align.context import launches
 from moescope.align.instances import comm_instances
 from moescope.align.steps import assign_steps, step_windows
 from moescope.attribution.device import DeviceIntervals, device_intervals
+from moescope.attribution.gemm.calls import gemm_calls
+from moescope.attribution.gemm.tiles import num_multiprocessors
 from moescope.attribution.idle import host_state, split_idle
 from moescope.attribution.memory import MemoryProfile, memory_profile
 from moescope.attribution.sweep import Segments, partition
@@ -45,6 +47,9 @@ class RankProfile:
     segments: pl.DataFrame
     unions: DeviceUnions
     memory: MemoryProfile | None
+    gemms: pl.DataFrame
+    """Matrix operations: ``gemm.calls.SCHEMA``."""
+    num_multiprocessors: int | None
     num_early_kernels: int
     """Kernels recorded as starting before the host launched them."""
     num_unlinked_kernels: int
@@ -78,6 +83,8 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         segments=segments,
         unions=device_unions(device, _base_ns(trace)),
         memory=memory_profile(trace, events, windows),
+        gemms=gemm_calls(events, launch, windows),
+        num_multiprocessors=num_multiprocessors(trace),
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
     )
