@@ -58,7 +58,7 @@ def decode_block(data: bytes) -> Block:
     if "[memory]" in records.names:
         block.memory = _memory(data)
     if records.names & extras.PROCESS_NAMES:
-        block.labels = _labels(data)
+        block.labels |= _labels(data)
     return block
 
 
@@ -85,7 +85,7 @@ def _fill_events(block: Block, data: bytes, records: Records) -> None:
             "dur_ns": duration[0],
             "recorded": _words([event.cat for event in rows]),
             "name": _words([event.name for event in rows]),
-            "pid": _integers([event.pid for event in rows]),
+            "pid": _processes([event.pid for event in rows], block.labels),
             "tid": _integers([event.tid for event in rows]),
             **_linked_columns(args, at_linked, list(compress(args, linked))),
             **_operator_columns(len(args), at_operators, list(compress(args, operators))),
@@ -142,6 +142,23 @@ def _integers(values: list[Any], spread: _Places | None = None) -> pl.Series:
         known = {value: as_int64(value) for value in set(values)}
         series = pl.Series([known[value] for value in values], dtype=pl.Int64)
     return series if spread is None else series.extend_constant(None, 1).gather(spread)
+
+
+def _processes(values: list[Any], labels: dict[str, str]) -> pl.Series:
+    """Process ids; one given as a name gets a number of its own, and the name is noted in ``labels``."""
+    try:
+        return pl.Series(values, dtype=pl.Int64)
+    except (TypeError, OverflowError):
+        known = {value: _process(value, labels) for value in set(values)}
+        return pl.Series([known[value] for value in values], dtype=pl.Int64)
+
+
+def _process(value: Scalar, labels: dict[str, str]) -> int | None:
+    number = as_int64(value)
+    if number is None and isinstance(value, str) and value:
+        number = extras.process_number(value)
+        labels[f"process_name {number}"] = value
+    return number
 
 
 def _texts(values: list[msgspec.Raw], where: _Places, length: int) -> pl.Series:

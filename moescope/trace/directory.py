@@ -18,7 +18,7 @@ from moescope.trace.patterns import Patterns, load_patterns
 from moescope.trace.ranktrace import RankTrace
 from moescope.trace.reading import Progress, read_jobs
 from moescope.trace.store import entry_for, file_key, store_folder
-from moescope.trace.windows import number_windows, with_ranks
+from moescope.trace.windows import Stored, number_windows, with_ranks
 
 _SUFFIXES = (".json", ".json.gz", ".trace", ".trace.gz")
 
@@ -65,7 +65,7 @@ def open_directory(
     found = read_jobs(jobs, table, workers, scheduler, progress)
     for metadata in found:
         _note(metadata, notes, problems)
-    traces = [(metadata, job.entry) for metadata, job in zip(found, jobs, strict=True) if metadata["is_trace"]]
+    traces = [stored for metadata, job in zip(found, jobs, strict=True) for stored in _stored(metadata, job)]
     if not traces:
         raise _nothing_read(root, problems, notes)
     ranks = number_windows(with_ranks(traces, regex, problems), problems)
@@ -143,12 +143,24 @@ def _note(metadata: dict[str, Any], notes: list[str], problems: list[Problem]) -
     name = metadata["file"]
     if "error" in metadata:
         problems.append(_unreadable(name, metadata["error"]))
+    elif "refused" in metadata:
+        problems.append(Problem(name, None, metadata["refused"], "left out", code="merged-file"))
+    elif "parts" in metadata:
+        ranks = ", ".join(str(part["rank"]) for part in metadata["parts"])
+        notes.append(f"{name} holds the merged traces of ranks {ranks}; it was split by process")
     elif metadata["is_trace"]:
         notes.extend(f"{name}: {remark}" for remark in metadata["remarks"])
     elif looks_like_trace(name):
         problems.append(Problem(name, None, "no trace events in it", "skipped", code="not-a-trace"))
     else:
         notes.append(f"{name} is not a trace; skipped")
+
+
+def _stored(metadata: dict[str, Any], job: Job) -> list[Stored]:
+    """The traces of one file: one, none, or one for each rank that was merged into it."""
+    if "parts" in metadata:
+        return [(part, job.entry.part(part["rank"])) for part in metadata["parts"]]
+    return [(metadata, job.entry)] if metadata["is_trace"] else []
 
 
 def _nothing_read(root: Path, problems: list[Problem], notes: list[str]) -> InputUnreadableError:

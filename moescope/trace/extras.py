@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -133,9 +134,16 @@ def memory_row(event: Event) -> tuple[Any, ...]:
 
 
 def label(event: Event) -> tuple[str, str]:
-    """Key and text of a process name or label."""
-    args = arguments(event)
-    return f"{event.get('name')} {event.get('pid')}", str(args.get("name", args.get("labels", "")))
+    """Key and text of a process name or label; the key ends with the process id as in the events table."""
+    args, process = arguments(event), event.get("pid")
+    number = as_int64(process)
+    number = process_number(str(process)) if number is None else number
+    return f"{event.get('name')} {number}", str(args.get("name", args.get("labels", "")))
+
+
+def process_number(name: str) -> int:
+    """A number below that of any process for one that the file gives a name instead: the same in every block."""
+    return -(1 << 40) - zlib.crc32(name.encode("utf-8", "replace"))
 
 
 def _text(value: object) -> str | None:

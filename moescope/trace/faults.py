@@ -79,6 +79,10 @@ class Faults:
         if detail:
             self.details.setdefault(code, detail)
 
+    def copy(self) -> Faults:
+        """The same faults, to be added to apart."""
+        return Faults(dict(self.counts), dict(self.where), dict(self.details), list(self.remarks))
+
     def problems(self, file: str, rank: int | None) -> list[Problem]:
         """The faults as problems of ``file``, each with its effect on the answer."""
         return [self._problem(code, file, rank) for code in self.counts]

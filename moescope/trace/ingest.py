@@ -6,9 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from moescope.trace.crew import Crew
 from moescope.trace.decimals import as_int
 from moescope.trace.identity import identify
+from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan, scan
@@ -26,16 +29,39 @@ class Job:
 
 
 def ingest(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, Any]:
-    """Read the file, write its entry and return the metadata: ``{"is_trace": False, ...}`` when it holds no events."""
+    """Read the file, write its entry and return the metadata.
+
+    ``{"is_trace": False, ...}`` when it holds no events, with ``refused`` when it holds several ranks that cannot be
+    told apart; those that can are ``parts``, each with an entry of its own.
+    """
     found = scan(job.path, crew)
     if found is None:
-        metadata: dict[str, Any] = {"is_trace": False, "file": job.relative}
-        job.entry.save(None, metadata)
-        return metadata
+        return _save(job.entry, None, {"is_trace": False, "file": job.relative})
     tables = finish(found, as_int(found.info.get("baseTimeNanoseconds")) or 0, patterns)
-    metadata = _describe(job, found, tables)
-    job.entry.save(tables, metadata)
+    try:
+        owners = ranks_of_processes(tables.events, found.labels)
+    except MergedError as error:
+        return _save(job.entry, None, {"is_trace": False, "file": job.relative, "refused": str(error)})
+    if owners is None:
+        return _save(job.entry, tables, _describe(job, found, tables))
+    parts = [_part(job, found, tables, owners, rank) for rank in sorted(set(owners.values()))]
+    return _save(job.entry, None, {"is_trace": False, "file": job.relative, "parts": parts})
+
+
+def _save(entry: Entry, tables: Tables | None, metadata: dict[str, Any]) -> dict[str, Any]:
+    entry.save(tables, metadata)
     return metadata
+
+
+def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: int) -> dict[str, Any]:
+    """Store what belongs to one rank of a merged file."""
+    processes = [process for process, owner in owners.items() if owner == rank]
+    events = tables.events.filter(pl.col("pid").is_in(processes))
+    comm = tables.comm.filter(pl.col("index").is_in(events["index"].implode()))
+    # Memory events do not tell their process.
+    mine = Tables(events, comm, tables.memory.clear())
+    metadata = _describe(job, found, mine) | {"rank": rank}
+    return _save(job.entry.part(rank), mine, metadata)
 
 
 def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
@@ -43,9 +69,10 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     on_device = events.filter(events["category"].is_in(DEVICE_CATEGORIES))
     by_use = on_device["device"].drop_nulls().value_counts(sort=True)["device"].to_list()
     who = identify(found.info, by_use)
-    note_launches(events, found.faults)
+    faults = found.faults.copy()
+    note_launches(events, faults)
     if not events.height:
-        found.faults.note("no-events")
+        faults.note("no-events")
     timed = events.filter(events["category"] != "other")
     timed = timed if timed.height else events
     return {
@@ -60,6 +87,6 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
         "num_recorded": found.num_recorded,
         "info": found.info,
         "labels": found.labels,
-        "remarks": found.faults.remarks,
-        "problems": [asdict(problem) for problem in found.faults.problems(job.relative, who.rank)],
+        "remarks": faults.remarks,
+        "problems": [asdict(problem) for problem in faults.problems(job.relative, who.rank)],
     }

@@ -13,6 +13,9 @@ from moescope.errors import MoescopeError
 from moescope.trace.model import CATEGORIES, KINDS
 
 Rule = tuple[re.Pattern[str], str]
+_SECTIONS = {"kernel", "range", "process", "categories"}
+ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
+"""Process name, event name or None for all, category."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Patterns:
 
     kernel_rules: tuple[Rule, ...]
     range_rules: tuple[Rule, ...]
+    process_rules: tuple[ProcessRule, ...]
     categories: dict[str, str]
     text: str
     """The source of the rules, part of the store's key."""
@@ -32,6 +36,17 @@ class Patterns:
     def range_kind(self, name: str) -> str | None:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""
         return next((kind for rule, kind in self.range_rules if rule.search(name)), None)
+
+    def process_category(self, process: str, name: str) -> str | None:
+        """Category of an event called ``name`` of a process called ``process``, None where no rule fits."""
+        return next(
+            (
+                category
+                for of_process, of_event, category in self.process_rules
+                if of_process.search(process) and (of_event is None or of_event.search(name))
+            ),
+            None,
+        )
 
     def category(self, recorded: str) -> str:
         """The events table's category for a category as recorded."""
@@ -49,6 +64,7 @@ def load_patterns(extra: Path | None = None) -> Patterns:
     return Patterns(
         kernel_rules=tuple(rule for table in tables for rule in _rules(table, "kernel")),
         range_rules=tuple(rule for table in tables for rule in _rules(table, "range")),
+        process_rules=tuple(rule for table in tables for rule in _process_rules(table)),
         categories=categories,
         text="\n".join(texts),
     )
@@ -66,11 +82,13 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MoescopeError(f"{origin} is not valid TOML: {error}", code="bad-patterns") from error
-    unknown = set(table) - {"kernel", "range", "categories"} | set(table.get("categories", {})) - set(CATEGORIES)
+    unknown = set(table) - {"kernel", "range", "process", "categories"} | set(table.get("categories", {})) - set(
+        CATEGORIES
+    )
     if unknown:
         raise MoescopeError(
             f"{origin}: unknown keys {sorted(unknown)}",
-            hint="a table has [[kernel]], [[range]] and [categories]; see docs/reading.md",
+            hint="a table has [[kernel]], [[range]], [[process]] and [categories]; see docs/reading.md",
             code="bad-patterns",
         )
     return table
@@ -86,6 +104,20 @@ def _rules(table: dict[str, Any], section: str) -> list[Rule]:
             )
         for text in entry["match"]:
             rules.append((_compile(text, section), entry["kind"]))
+    return rules
+
+
+def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
+    rules: list[ProcessRule] = []
+    for entry in table.get("process", []):
+        if entry.get("category") not in CATEGORIES or not isinstance(entry.get("process"), str):
+            raise MoescopeError(
+                f"a [[process]] entry needs category (one of {', '.join(CATEGORIES)}) and process, got {entry}",
+                code="bad-patterns",
+            )
+        of_process = _compile(entry["process"], "process")
+        names: list[re.Pattern[str] | None] = [_compile(name, "process") for name in entry.get("name", [])]
+        rules += [(of_process, name, entry["category"]) for name in names or [None]]
     return rules
 
 

@@ -62,8 +62,14 @@ class Entry:
             metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        tables = ("events", "comm", "memory") if metadata.get("is_trace") else ()
-        return metadata if all(self.table(name).exists() for name in tables) else None
+        entries = [self.part(part["rank"]) for part in metadata.get("parts", ())]
+        entries += [self] if metadata.get("is_trace") else []
+        tables = [entry.table(name) for entry in entries for name in ("events", "comm", "memory")]
+        return metadata if all(table.exists() for table in tables) else None
+
+    def part(self, rank: int) -> Entry:
+        """The entry of one rank of a file that holds several."""
+        return Entry(self.folder, self.path_hash, f"{self.key}-r{rank}")
 
     def save(self, tables: Tables | None, metadata: dict[str, Any]) -> None:
         """Write the entry, then remove entries of earlier states of the same input file."""
@@ -73,7 +79,7 @@ class Entry:
         text = json.dumps(metadata, ensure_ascii=False)
         _write(self.metadata, lambda path: path.write_text(text, encoding="utf-8", errors="replace"))
         for stale in self.folder.glob(f"{self.path_hash}-*"):
-            if not stale.name.startswith(f"{self.path_hash}-{self.key}."):
+            if not stale.name.startswith(f"{self.path_hash}-{self.key.partition('-')[0]}"):
                 stale.unlink(missing_ok=True)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan
 
 _RANGE_CATEGORIES = ("annotation", "cpu_op")
+_DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d+)\s*\Z")
 _NONE = 255
 Codes = npt.NDArray[np.uint8]
 
@@ -34,15 +36,17 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     category = _codes(
         raw["recorded"], lambda text: CATEGORIES.index(patterns.category(text)), CATEGORIES.index("other")
     )
-    _note_unknown(raw["recorded"], patterns, found.faults)
+    by_process = _by_process(raw, category, found.labels, patterns)
+    _note_unknown(raw["recorded"].filter(~by_process), patterns, found.faults)
     kind = _kinds(raw["name"], category, patterns)
     on_device = np.isin(category, [CATEGORIES.index(name) for name in DEVICE_CATEGORIES])
-    device, mask = pl.col("device"), pl.lit(pl.Series(on_device))
+    mask = pl.lit(pl.Series(on_device))
+    device = pl.coalesce("device", _device_of_process(found.labels))
     events = raw.lazy().with_columns(
         start_ns=pl.col("ts_ns") + base_ns,
         category=pl.lit(pl.Series(category).cat.to(CategoryType)),
         kind=pl.lit(pl.Series(kind).replace(_NONE, None).cat.to(KindType)),
-        device=pl.when(mask).then(pl.coalesce(device, "pid")).cast(pl.Int32, strict=False),
+        device=pl.when(mask).then(device).cast(pl.Int32, strict=False),
         stream=pl.when(mask).then(pl.coalesce("stream", "tid")).otherwise("stream"),
         bytes=pl.when(mask).then("bytes"),
     )
@@ -65,6 +69,40 @@ def _codes(words: pl.Series, code: Callable[[str], int], default: int) -> Codes:
     table[physical] = [code(word) for word in different.cast(pl.String)]
     codes: Codes = table[words.to_physical().fill_null(len(table) - 1).to_numpy()]
     return codes
+
+
+def _by_process(raw: pl.DataFrame, category: Codes, labels: dict[str, str], patterns: Patterns) -> pl.Series:
+    """Set ``category`` of events whose own is unknown from the name of their process; return where that was done."""
+    unknown = _codes(raw["recorded"], lambda text: int(text in patterns.categories), 0) == 0
+    done = np.zeros(raw.height, dtype=bool)
+    for process, title in _by_pid(labels, "process_name") if unknown.any() else ():
+        rows = np.flatnonzero(unknown & (raw["pid"] == process).fill_null(False).to_numpy())
+
+        def of_event(name: str, title: str = title) -> int:
+            found = patterns.process_category(title, name)
+            return _NONE if found is None else CATEGORIES.index(found)
+
+        codes = _codes(raw["name"].gather(rows), of_event, _NONE)
+        told = rows[codes != _NONE]
+        category[told], done[told] = codes[codes != _NONE], True
+    return pl.Series(done)
+
+
+def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
+    for key, text in labels.items():
+        kind, _, process = key.rpartition(" ")
+        if kind == what and process.lstrip("-").isdigit():
+            yield int(process), text
+
+
+def _device_of_process(labels: dict[str, str]) -> pl.Expr:
+    """The device that a process's label names (``NPU 3``), else the process's own number."""
+    named = {pid: int(m[1]) for pid, text in _by_pid(labels, "process_labels") if (m := _DEVICE_LABEL.match(text))}
+    return (
+        pl.coalesce(pl.col("pid").replace_strict(named, default=None, return_dtype=pl.Int64), "pid")
+        if named
+        else pl.col("pid")
+    )
 
 
 def _kinds(names: pl.Series, category: Codes, patterns: Patterns) -> Codes:
