@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from statistics import median_low
 
 import polars as pl
 
+from moescope.align import HostClock
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
 
@@ -132,8 +134,7 @@ def late_host(inputs: Inputs) -> Iterator[Finding]:
 def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str) -> Iterator[Finding]:
     causes = inputs.cause_ns(cause)
     by_rank = dict(causes.select("culprit", "cost_ns").rows())
-    costs = sorted(by_rank.get(rank, 0.0) for rank in inputs.ranks)
-    median = costs[len(costs) // 2] if costs else 0.0
+    median = median_low([by_rank.get(rank, 0.0) for rank in inputs.ranks])
     for rank, cost in by_rank.items():
         share = inputs.share(cost)
         if share < NOTICEABLE or cost < STANDS_OUT * median:
@@ -323,13 +324,13 @@ def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
     clocks = [clock for clock in inputs.alignment.clocks if clock.method not in ("reference", "single host")]
     if not clocks:
         return
-    worst = max(clocks, key=lambda clock: (clock.contradictory, clock.num_anchors == 0, clock.uncertainty_ns))
+    worst = max(clocks, key=lambda clock: (clock.contradictory, _is_untied(clock), clock.uncertainty_ns))
     rows = inputs.alignment.collectives.filter((pl.col("tier") == "across hosts") & (pl.col("arrival_wait_ns") > 0))
     typical = _mean(rows, "arrival_wait_ns") or 0.0
     loose = worst.uncertainty_ns > 0.1 * typical and worst.uncertainty_ns > 1e-3 * inputs.step_ns
-    if not (worst.contradictory or worst.num_anchors == 0 or loose):
+    if not (worst.contradictory or _is_untied(worst) or loose):
         return
-    why = "no collective spans it" if worst.num_anchors == 0 else f"known to +-{_ms(worst.uncertainty_ns)}"
+    why = "no collective spans it" if _is_untied(worst) else f"known to +-{_ms(worst.uncertainty_ns)}"
     yield Finding(
         code="clock-uncertain",
         severity="warning",
@@ -351,6 +352,11 @@ def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
             "mean_wait_across_hosts_ns": round(typical),
         },
     )
+
+
+def _is_untied(clock: HostClock) -> bool:
+    """Whether nothing ties the clock to the reference: no common collective, no third host, no measurement."""
+    return clock.method.startswith("no anchors")
 
 
 def incomplete_input(inputs: Inputs) -> Iterator[Finding]:
