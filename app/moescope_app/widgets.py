@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -12,10 +11,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from moescope.findings.model import Finding
-from moescope.views.links import Target, evidence, moment
+from moescope.views.links import Target, cost, evidence, moment, numbers
 from moescope.views.model import Analysis
 from moescope.views.panels import Empty, Panel
-from moescope.views.text import duration, percent
 
 Figure = Callable[[], go.Figure]
 Child = str | int | float | Component | None
@@ -93,17 +91,15 @@ def finding_card(analysis: Analysis, slug: str, finding: Finding) -> html.Articl
     if when is not None:
         places += [" · ", link("show it on the timeline", slug, when)]
     where: list[Child] = [html.P([f"Confidence {finding.confidence} · {finding.basis} · ", *places], className="meta")]
-    details = [(key, value) for key, value in finding.evidence.items() if key != "page"]
-    if details:
-        terms: list[Child] = []
-        for key, value in details:
-            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            terms += [html.Dt(key.replace("_", " ")), html.Dd(shown)]
+    terms: list[Child] = []
+    for name, value in numbers(finding):
+        terms += [html.Dt(name), html.Dd(value)]
+    if terms:
         where.append(html.Details([html.Summary("where the number comes from"), html.Dl(terms)]))
     body.append(html.Div(where, className="where"))
-    cost: list[Child] = [html.Span("no direct cost")]
-    if finding.cost_ns_per_step > 0:
-        cost = [html.B(duration(finding.cost_ns_per_step)), html.Span(f"{percent(finding.share_of_step)} of the step")]
-    return html.Article(
-        [html.Div(cost, className="cost"), html.Div(body, className="claim")], className=f"finding {finding.severity}"
+    known = cost(finding)
+    amount: list[Child] = (
+        [html.B(known[0]), html.Span(f"{known[1]} of the step")] if known else [html.Span("no cost of its own")]
     )
+    sides: list[Child] = [html.Div(amount, className="cost"), html.Div(body, className="claim")]
+    return html.Article(sides, className=f"finding {finding.severity}")

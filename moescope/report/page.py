@@ -15,9 +15,9 @@ import moescope
 from moescope.findings.model import Finding
 from moescope.report.sections import Limits, Picture, cut, sections
 from moescope.views import palette
+from moescope.views.links import cost, numbers
 from moescope.views.model import Analysis
 from moescope.views.panels_step import headline
-from moescope.views.text import duration, percent
 from moescope.views.theme import theme_css
 
 DEFAULT_BUDGET_BYTES = 5_000_000
@@ -115,14 +115,8 @@ def _hash(content: str) -> str:
 def _line(finding: Finding) -> Line:
     page = finding.evidence.get("page")
     anchor = _ANCHORS.get(finding.code) or _PAGES.get(str(page), "parts")
-    evidence = tuple(
-        (key.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for key, value in finding.evidence.items()
-        if key != "page"
-    )
-    has_cost = finding.cost_ns_per_step > 0
-    cost = duration(finding.cost_ns_per_step) if has_cost else ""
-    return Line(finding, cost, percent(finding.share_of_step) if has_cost else "", anchor, evidence)
+    known = cost(finding)
+    return Line(finding, *(known or ("", "")), anchor, tuple(numbers(finding)))
 
 
 def _values(pictures: tuple[Picture, ...]) -> dict[str, object] | None:

@@ -1,4 +1,4 @@
-"""Where the evidence of a finding is: which page, rank, layer and time range."""
+"""A finding as pages show it: its cost, the numbers behind it, and where they are: page, rank, layer, time range."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from moescope.findings.model import Finding
 from moescope.views.model import Analysis, Collective
+from moescope.views.text import NONE, duration, percent, significant, size
 
 PAGES = ("verdict", "timeline", "load", "communication", "memory", "steps", "run")
 _PAGE_OF_CODE = {
@@ -24,6 +25,7 @@ _PAGE_OF_CODE = {
     "clock-uncertain": "run",
     "incomplete-input": "run",
 }
+_NOT_SHOWN = ("page", "is_upper_bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,48 @@ def moment(analysis: Analysis, finding: Finding) -> Target | None:
         return None
     longest = max(steps, key=lambda row: row.window_ns)
     return Target("timeline", finding.rank, None, longest.start_ns, longest.start_ns + longest.window_ns)
+
+
+def cost(finding: Finding) -> tuple[str, str] | None:
+    """What a finding costs per step and as a share of it; None where it has no cost of its own."""
+    if finding.cost_ns_per_step <= 0:
+        return None
+    at_most = "at most " if finding.evidence.get("is_upper_bound") else ""
+    return f"{at_most}{duration(finding.cost_ns_per_step)}", percent(finding.share_of_step)
+
+
+def numbers(finding: Finding) -> list[tuple[str, str]]:
+    """The evidence as labelled text: units from the names, lists and objects as they are."""
+    return [(_label(key), _shown(key, value)) for key, value in finding.evidence.items() if key not in _NOT_SHOWN]
+
+
+def _label(key: str) -> str:
+    name = key.removesuffix("_ns") if key not in ("start_ns", "end_ns") else key
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def _shown(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_shown(key, item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_shown(key, item) for item in value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: NONE}[value]
+    if isinstance(value, int | float):
+        return _number(key, value)
+    return str(value)
+
+
+def _number(key: str, value: float) -> str:
+    if key.endswith("_ns") and key not in ("start_ns", "end_ns"):
+        return duration(value)
+    if key.endswith("_bytes"):
+        return size(value)
+    if key.startswith("share_"):
+        return percent(value)
+    return str(value) if isinstance(value, int) else significant(value)
 
 
 def _worst(collectives: Iterable[Collective], rank: int | None, layer: int | None) -> Collective | None:

@@ -117,7 +117,7 @@ def test_finding_without_cost_shows_none() -> None:
     text = render(dataclasses.replace(analysis, findings=(good,)))
     card = text[text.index('class="finding good"') : text.index("</article>")]
     assert "of the step" not in card
-    assert "no direct cost" in card
+    assert "no cost of its own" in card
 
 
 def test_controls_and_simulation_are_announced() -> None:

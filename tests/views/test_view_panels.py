@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from moescope.views import palette, panels_comm, panels_load, panels_run, panels_step
 from moescope.views.catalog import PANELS
-from moescope.views.links import Target, evidence, moment
+from moescope.views.links import Target, cost, evidence, moment, numbers
 from moescope.views.model import LoadInterval, WaitEdge
 from moescope.views.panels import Column, Table
 
@@ -132,3 +132,31 @@ def test_phase_colours_are_distinct() -> None:
     assert len(set(keys)) == 7
     assert keys[0] == "a2a-transfer"
     assert keys[2] == "expert-gemm"
+
+
+def test_finding_shows_cost_bound_and_numbers_with_units() -> None:
+    finding = example(hostile=False).findings[1]
+    assert cost(finding) == ("6.28 ms", "12.2 %")
+    assert cost(example().findings[2]) is None
+    evidence_ = {
+        "page": "load",
+        "is_upper_bound": True,
+        "sync_ns": 1_500_000,
+        "peak_bytes": 1 << 30,
+        "ratio": 1.2345,
+        "share_of_intervals": 0.5,
+        "by_rank_ns": {"0": 2_000, "1": None},
+        "problems": ["a", "b"],
+        "anchors": 3,
+    }
+    bounded = dataclasses.replace(finding, evidence=evidence_)
+    assert cost(bounded) == ("at most 6.28 ms", "12.2 %")
+    assert numbers(bounded) == [
+        ("sync", "1.50 ms"),
+        ("peak", "1.00 GiB"),
+        ("ratio", "1.23"),
+        ("share of intervals", "50.0 %"),
+        ("by rank", "0: 2.00 µs, 1: –"),
+        ("problems", "a, b"),
+        ("anchors", "3"),
+    ]
