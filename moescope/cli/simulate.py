@@ -121,4 +121,5 @@ def _print_faults() -> None:
     for kind in KINDS.values():
         cause = f"cause: {kind.cause}" if kind.cause else "costs no time"
         meaning = " ".join((kind.__doc__ or "").replace("``", "").split())
-        click.echo(f"{kind().describe()}    ({cause})\n    {meaning}")
+        everyone = " rank=-1: all ranks." if kind.for_all else ""
+        click.echo(f"{kind().describe()}    ({cause})\n    {meaning}{everyone}")

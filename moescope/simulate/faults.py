@@ -36,12 +36,15 @@ class Fault:
     kind: ClassVar[str] = ""
     cause: ClassVar[str | None] = None
     """The cause, among the names of the analysis, that a right diagnosis gives; None if it costs no time."""
+    for_all: ClassVar[bool] = False
+    """Whether ``rank`` -1 stands for all ranks."""
 
     def check(self, ranks: int, hosts: int) -> None:
         """Raise :class:`FaultError` where the fault names a rank or host that the run lacks, or an odd number."""
         for key, limit in (("rank", ranks), ("host", hosts)):
             value = getattr(self, key, None)
-            if value is not None and not -1 <= value < limit:
+            lowest = -1 if self.for_all and key == "rank" else 0
+            if value is not None and not lowest <= value < limit:
                 raise FaultError(f"{self.kind}: {key} must be in 0..{limit - 1}, got {value}")
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -185,15 +188,15 @@ class HostJitter(Fault):
 
     kind: ClassVar[str] = "host_jitter"
     cause: ClassVar[str | None] = "host"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     share: float = 0.3
     mean_us: float = 400.0
 
     def host_extra_ns(self, shape: tuple[int, int], rng: np.random.Generator) -> FloatArray | None:
-        extra = np.zeros(shape)
-        hit = rng.random(shape[0]) < self.share
-        extra[:, self.rank] = np.where(hit, rng.exponential(self.mean_us * 1e3, shape[0]), 0.0)
-        return extra
+        hit = rng.random(shape) < self.share
+        extra = np.where(hit, rng.exponential(self.mean_us * 1e3, shape), 0.0)
+        return extra if self.rank < 0 else np.where(np.arange(shape[1]) == self.rank, extra, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,7 @@ class DataLoaderStall(Fault):
 
     kind: ClassVar[str] = "data_loader_stall"
     cause: ClassVar[str | None] = "host"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     ms: float = 15.0
     every: int = 1
@@ -212,10 +216,11 @@ class DataLoaderStall(Fault):
 
 @dataclass(frozen=True, slots=True)
 class GcPause(Fault):
-    """The interpreter of one rank (``rank`` -1: of each, at its own moment) stops for ``ms`` in the forward pass."""
+    """One rank's interpreter (with ``rank`` -1 each, at its own moment) stops for ``ms`` in the forward pass."""
 
     kind: ClassVar[str] = "gc_pause"
     cause: ClassVar[str | None] = "host"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     ms: float = 8.0
     times: int = 1
@@ -236,6 +241,7 @@ class AllocatorStall(Fault):
 
     kind: ClassVar[str] = "allocator_stall"
     cause: ClassVar[str | None] = "memory"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     ms: float = 4.0
     times: int = 2
@@ -251,6 +257,7 @@ class NearFullMemory(Fault):
 
     kind: ClassVar[str] = "near_full_memory"
     cause: ClassVar[str | None] = "memory"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     share: float = 0.97
     """Peak of what is allocated, as a share of the device's memory."""
@@ -299,6 +306,7 @@ class LostEvents(Fault):
     """
 
     kind: ClassVar[str] = "lost_events"
+    for_all: ClassVar[bool] = True
     rank: int = 0
     count: int = 1
     which: str = "first"
@@ -328,7 +336,8 @@ class MissingRanks(Fault):
 
 
 def _only(rank: int, ranks: int, ms: float) -> FloatArray:
-    return np.where(np.arange(ranks) == rank, ms * 1e6, 0.0)
+    """So many milliseconds on one rank, in ns; on all where ``rank`` is -1."""
+    return np.where((np.arange(ranks) == rank) | (rank < 0), ms * 1e6, 0.0)
 
 
 _ALL: tuple[type[Fault], ...] = (

@@ -65,6 +65,27 @@ def test_runs_that_cannot_be_built_are_refused(fields):
         tiny(**fields)
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_minus_one_is_all_ranks_or_refused(kind):
+    fault = KINDS[kind]
+    if "rank" not in {field.name for field in dataclasses.fields(fault)}:
+        return
+    if fault.for_all:
+        assert tiny(f"{kind}:rank=-1").faults[0].culprits(4) == [0, 1, 2, 3]
+    else:
+        with pytest.raises(MoescopeError, match="rank must be"):
+            tiny(f"{kind}:rank=-1")
+
+
+def test_a_stall_of_all_ranks_makes_none_wait():
+    one, everyone = (
+        run_simulation(tiny(f"data_loader_stall:ms=5,rank={rank}", steps=1, kernel_noise=0.0)) for rank in (1, -1)
+    )
+    longest = [max(int(c.arrival_wait.max()) for c in collectives(s.groups, s.run.records)) for s in (one, everyone)]
+    assert longest[0] > 4_500_000
+    assert longest[1] < 500_000
+
+
 def test_shapes_of_a_slow_rank():
     at = np.array([0.0, 10e6, 20e6, 60e6])
     scales = {
