@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from moescope.align import Alignment, align_ranks
@@ -47,7 +48,7 @@ def analyze(
     root = Path(path)
     stored = results.result_path(root, (hosts, rank_regex)) if cache and root.exists() else None
     if stored is not None and (known := results.load(stored)) is not None:
-        return known
+        return replace(known, path=str(root))
     directory = open_directory(root, rank_regex=rank_regex, workers=workers, progress=progress)
     analysis = analyze_directory(directory, open_telemetry(root), hosts=hosts, workers=workers, progress=progress)
     if stored is not None:
@@ -113,7 +114,7 @@ def _assemble(
         basis=basis if basis in ("measured", "simulated") else "unknown",
         controls=tuple(str(control) for control in run.get("controls", ()) or ()),
         world_size=world_size,
-        sources=sources(directory, host_of_rank),
+        sources=sources(directory, host_of_rank, alignment),
         steps=steps(attribution),
         ranks=rank_steps(attribution, profiles, host_of_rank),
         clock=clocks(alignment),
@@ -124,7 +125,7 @@ def _assemble(
         missing=missing(directory, telemetry, profiles, alignment=alignment, counts=counts, world_size=world_size),
         collectives=collectives(alignment),
         load=load,
-        memory=memory(profiles, telemetry, directory),
+        memory=memory(profiles, telemetry, directory, alignment),
         telemetry=telemetry_steps(telemetry, counts, attribution),
         provenance=provenance(run),
     )

@@ -1,13 +1,14 @@
 """Results kept beside the store, so an analysed folder opens at once.
 
-A result is keyed by the identity of every input file, the options and the version; a key that does not match is
-ignored, a file that cannot be decoded too. Only plain data is stored: nothing in it can run code.
+A result is keyed by the folder, the identity of every input file, the options and the version; a key that does not
+match is ignored, a file that cannot be decoded too. Only plain data is stored: nothing in it can run code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,8 @@ FORMAT = 2
 def result_path(path: Path, options: object) -> Path:
     """Where the result for this input and these options lies."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"{SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}".encode())
+    place = str(path.resolve()).encode("utf-8", "surrogateescape")
+    digest.update(place + f" {SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}".encode())
     for file in sorted([path / "run.json", *path.glob("telemetry/**/*")]):
         if file.is_file():
             stat = file.stat()
@@ -49,4 +51,5 @@ def save(file: Path, analysis: Analysis) -> None:
         beside.write_bytes(msgspec.json.encode(analysis))
         beside.replace(file)
     except OSError:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
