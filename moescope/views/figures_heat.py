@@ -37,10 +37,10 @@ def _height(num_rows: int) -> int:
     return 130 + max(60, min(520, 26 * num_rows))
 
 
-def _heat(matrix: Matrix, z: list[list[float | None]], **options: object) -> go.Heatmap:
+def _heat(matrix: Matrix, z: list[list[float | None]], most_written: int, **options: object) -> go.Heatmap:
     gap = 1 if len(matrix.rows) * len(matrix.columns) < 4000 else 0
     show = FORMATS[matrix.kind]
-    if len(matrix.columns) <= MOST_WRITTEN_COLUMNS and len(matrix.rows) <= MOST_WRITTEN_ROWS:
+    if len(matrix.columns) <= most_written and len(matrix.rows) <= MOST_WRITTEN_ROWS:
         options["text"] = [[show(v) if v is not None else "" for v in row] for row in matrix.values]
         options["texttemplate"] = "%{text}"
     return go.Heatmap(
@@ -61,7 +61,9 @@ def _balance(matrix: Matrix, beside: Observed, theme: Theme, layer: int | None) 
     powers = list(range(-limit, limit + 1))
     bar = _bar(theme, x=1.01, tickvals=powers, ticktext=[POWERS[p] for p in powers])
     scale = [list(stop) for stop in palette.diverging(theme)]
-    figure.add_trace(_heat(matrix, z, colorscale=scale, zmin=-limit, zmax=limit, colorbar=bar), row=1, col=1)
+    figure.add_trace(
+        _heat(matrix, z, MOST_WRITTEN_COLUMNS, colorscale=scale, zmin=-limit, zmax=limit, colorbar=bar), row=1, col=1
+    )
     rows = _names(matrix.rows)
     seen = [pair[0] for pair in beside]
     figure.add_bar(
@@ -106,12 +108,12 @@ def ranks_figure(analysis: Analysis, theme_name: str = "light", layer: int | Non
     return _balance(rank_matrix(load), beside, THEMES[theme_name], layer)
 
 
-def _amounts(matrix: Matrix, theme: Theme, unit: float, title: str) -> go.Figure:
+def _amounts(matrix: Matrix, theme: Theme, unit: float, title: str, most_written: int) -> go.Figure:
     z: list[list[float | None]] = [[None if v is None else v / unit for v in row] for row in matrix.values]
     scale = [list(stop) for stop in palette.sequential(theme)]
     top = max((v for row in z for v in row if v is not None), default=0.0) or 1.0
     bar = _bar(theme, title={"text": title, "font": {"color": theme.muted, "size": 11}, "side": "right"})
-    figure = go.Figure(_heat(matrix, z, colorscale=scale, zmin=0, zmax=top, colorbar=bar))
+    figure = go.Figure(_heat(matrix, z, most_written, colorscale=scale, zmin=0, zmax=top, colorbar=bar))
     styled(figure, theme, _height(len(matrix.rows)), legend=False, left=60)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, title_text=matrix.row_name)
     figure.update_xaxes(type="category", showgrid=False, title_text=matrix.column_name)
@@ -123,11 +125,13 @@ def intervals_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure
     matrix = interval_matrix(analysis.load) if analysis.load else None
     if matrix is None:
         raise ValueError("no intervals")
-    return _amounts(matrix, THEMES[theme_name], 1.0, "MaxVio")
+    return _amounts(matrix, THEMES[theme_name], 1.0, "MaxVio", MOST_WRITTEN_COLUMNS)
 
 
-def edges_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure:
-    """How long each rank (rows) waited for each other (columns), per step."""
+def edges_figure(
+    analysis: Analysis, theme_name: str = "light", *, most_written: int = MOST_WRITTEN_COLUMNS
+) -> go.Figure:
+    """How long each rank (rows) waited for each other (columns), per step; numbers in up to ``most_written`` columns."""
     if not analysis.wait_edges:
         raise ValueError("no rank waited")
-    return _amounts(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step")
+    return _amounts(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step", most_written)

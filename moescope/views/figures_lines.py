@@ -193,6 +193,8 @@ def transfers_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure
             name=plain(kind.replace("_", " ")), marker={"color": colour, "size": 6, "opacity": 0.7},
             hovertemplate="%{text}, %{y:.3g} GB/s<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(type="log", title_text="bytes of one rank, the larger of sent and received")
-    figure.update_yaxes(type="log", title_text="GB/s while transferring")
+    figure.update_xaxes(
+        type="log", dtick=1, exponentformat="power", title_text="bytes of one rank, the larger of sent and received"
+    )
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power", title_text="GB/s while transferring")
     return styled(figure, theme, 360)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import plotly.graph_objects as go
 from dash import html
 
 from moescope.views import figures, figures_heat
@@ -12,9 +13,14 @@ from moescope_app.pages import View
 from moescope_app.widgets import Child, empty, finding_card, panel
 
 MOST_FINDINGS = 5
+HALF_WIDTH_COLUMNS = 6
 NOTHING = Empty(
     "No finding: nothing in this input supports one.", "The Run page lists what is missing and what would record it."
 )
+
+
+def _edges(view: View) -> go.Figure:
+    return figures_heat.edges_figure(view.analysis, view.theme, most_written=HALF_WIDTH_COLUMNS)
 
 
 def render(view: View) -> html.Div:
@@ -32,7 +38,7 @@ def render(view: View) -> html.Div:
             panel(slug, parts_panel(analysis), lambda: figures.parts_figure(analysis, theme)),
             html.Div(
                 [
-                    panel(slug, edges_panel(analysis), lambda: figures_heat.edges_figure(analysis, theme), wide=False),
+                    panel(slug, edges_panel(analysis), lambda: _edges(view), wide=False),
                     panel(slug, causes_panel(analysis), wide=False),
                 ],
                 className="columns",
