@@ -131,7 +131,7 @@ def intervals_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure
 def edges_figure(
     analysis: Analysis, theme_name: str = "light", *, most_written: int = MOST_WRITTEN_COLUMNS
 ) -> go.Figure:
-    """How long each rank (rows) waited for each other (columns), per step; numbers in up to ``most_written`` columns."""
+    """How long each rank (rows) waited for each other (columns), per step; numbers in at most ``most_written``."""
     if not analysis.wait_edges:
         raise ValueError("no rank waited")
     return _amounts(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step", most_written)
