@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from moescope.trace.decimals import as_int
@@ -14,9 +14,10 @@ from moescope.trace.model import ProcessGroup
 _NAME_RULES = (
     r"rank[-_. ]?(\d+)",  # rank0_trace.json, rank-0.json.gz, trace_rank_0.json: torchtitan, Megatron, verl, vLLM
     r"worker[-_. ]?(\d+)",  # worker0.1623212756351.pt.trace.json: TensorBoard with worker_name
-    r"(?:^|[-_.])TP-(\d+)(?!.*(?:DP|PP|EP)-[1-9])",  # 1756-TP-0.trace.json.gz: SGLang
+    r"(?:^|[-_.])TP-(\d+)(?!.*PP-[1-9])",  # 1756-TP-0-EP-0.trace.json.gz: SGLang, within the first pipeline stage
     r"(?:^|[-_.])(?:node|local)?r(\d+)(?=[-_.])",  # trace.r0.json
 )
+_ASCEND_RANK = re.compile(r"profiler_info_(\d+)\.json\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,17 @@ def rank_from_name(name: str, rank_regex: re.Pattern[str] | None) -> int | None:
     for rule in _NAME_RULES:
         if match := re.search(rule, stem, re.IGNORECASE):
             return int(match[1])
+    return None
+
+
+def rank_beside(path: Path) -> int | None:
+    """The rank that Ascend's profiler notes beside its output, in the name of ``profiler_info_{rank}.json``."""
+    if path.name.removesuffix(".gz") != "trace_view.json":
+        return None
+    for folder in (path.parent, path.parent.parent):
+        names = [match for file in folder.glob("profiler_info_*.json") if (match := _ASCEND_RANK.match(file.name))]
+        if len(names) == 1:
+            return int(names[0][1])
     return None
 
 

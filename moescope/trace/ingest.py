@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import polars as pl
 
 from moescope.trace.crew import Crew
 from moescope.trace.decimals import as_int
-from moescope.trace.identity import identify
+from moescope.trace.identity import identify, rank_beside
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
@@ -69,6 +69,7 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     on_device = events.filter(events["category"].is_in(DEVICE_CATEGORIES))
     by_use = on_device["device"].drop_nulls().value_counts(sort=True)["device"].to_list()
     who = identify(found.info, by_use)
+    who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     faults = found.faults.copy()
     note_launches(events, faults)
     if not events.height:

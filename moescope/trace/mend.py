@@ -72,6 +72,14 @@ def _starts(text: str) -> Iterator[int]:
             yield match.start()
 
 
+def _begins_value(text: str) -> bool:
+    try:
+        _STRICT.raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 @dataclass(slots=True)
 class _Mender:
     text: str
@@ -133,8 +141,7 @@ class _Mender:
 
     def _note_commas(self, position: int, commas: int, at_end: bool) -> None:
         """Commas too many or too few, except at the stretch's ends, where a cut may have taken or left one."""
-        cut = position == len(self.text) and self.follows != "nothing"
-        if not cut and (commas > 1 or self.out.events or not at_end):
+        if position < len(self.text) and (commas > 1 or self.out.events or not at_end):
             self._note("separators", position)
 
     def _stop(self, position: int) -> None:
@@ -149,9 +156,13 @@ class _Mender:
             value, after = _STRICT.raw_decode(self.text, position)
         except (ValueError, RecursionError):
             return self._broken(position, piece, end)
-        self._emit(value, position)
+        text = self.text[position:after]
+        if are_events(text.encode("latin-1")):
+            self.out.events.append(text)
+        else:
+            self._emit(value, position)
         behind = self._piece(after, end).lstrip(" \t\r\n,")
-        if behind and not behind.startswith("]"):
+        if behind and not behind.startswith("]") and not _begins_value(behind):
             self._note("junk", after)
             return position + len(self._piece(position, end))
         return int(after)

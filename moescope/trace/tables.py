@@ -122,7 +122,7 @@ def _kinds(names: pl.Series, category: Codes, patterns: Patterns) -> Codes:
 
 
 def _note_unknown(recorded: pl.Series, patterns: Patterns, faults: Faults) -> None:
-    counts = recorded.value_counts().drop_nulls().cast({"recorded": pl.String})
+    counts = recorded.cast(pl.String).fill_null("none").value_counts()
     unknown = {text: count for text, count in counts.iter_rows() if text not in patterns.categories}
     if unknown:
         faults.note("unknown-category", count=sum(unknown.values()), detail=", ".join(sorted(unknown)[:5]))
