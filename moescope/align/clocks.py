@@ -60,6 +60,10 @@ class HostClock:
             return int(np.ceil(min(max(3 * self.residual_ns, MIN_UNCERTAINTY_NS), reach or np.inf)))
         return int(np.ceil(reach))
 
+    def common_ns(self, local_ns: int) -> int:
+        """One local time on the common clock."""
+        return local_ns - round(self.offset_ns + self.drift * (local_ns - self.origin_ns))
+
     def to_common(self, local_ns: pl.Series) -> pl.Series:
         """Local times on the common clock, integer ns."""
         local = local_ns.to_numpy()

@@ -7,6 +7,9 @@ from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
 from moescope.findings.rules import NOTICEABLE, RULES
 
+SHORT_WAITS = 0.05
+"""Removable waits up to this share of the step leave a run balanced, if no cause stands out among them."""
+
 __all__ = ["FINDING_CODES", "Finding", "Inputs", "findings"]
 
 
@@ -17,8 +20,9 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
     """
     found = [finding for rule in RULES for finding in rule(inputs)]
     losses = [f for f in found if f.cost_ns_per_step and not f.evidence.get("is_upper_bound")]
-    if not losses and inputs.attribution.num_steps and len(inputs.ranks) > 1:
-        found.append(_balanced(inputs))
+    waits = inputs.share(inputs.mean_part_ns("comm.", "wait_removable"))
+    if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and len(inputs.ranks) > 1:
+        found.append(_balanced(inputs, waits))
     order = {severity: index for index, severity in enumerate(SEVERITIES)}
     return tuple(
         sorted(
@@ -28,8 +32,7 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
     )
 
 
-def _balanced(inputs: Inputs) -> Finding:
-    waits = inputs.mean_part_ns("comm.", "wait_removable")
+def _balanced(inputs: Inputs, waits: float) -> Finding:
     return Finding(
         code="balanced",
         severity="good",
@@ -37,10 +40,10 @@ def _balanced(inputs: Inputs) -> Finding:
         layer=None,
         cost_ns_per_step=0,
         share_of_step=0.0,
-        claim=f"Ranks arrive together: removable waits are {inputs.share(waits):.1%} of the step, and no cause reaches "
+        claim=f"Ranks arrive together: removable waits are {waits:.1%} of the step, and no cause reaches "
         f"{NOTICEABLE:.0%}.",
         advice="Nothing to fix between ranks; compare with a baseline to judge each rank's own speed.",
-        confidence="high" if len(inputs.ranks) == inputs.world_size else "medium",
+        confidence=inputs.confidence(NOTICEABLE * inputs.step_ns),
         basis=inputs.finding_basis,
-        evidence={"page": "verdict", "removable_wait_ns": round(waits)},
+        evidence={"page": "verdict", "removable_wait_share_of_step": waits},
     )

@@ -9,6 +9,7 @@ import polars as pl
 
 from moescope.align import Alignment
 from moescope.attribution import Attribution
+from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.memory import MemoryProfile
 
 
@@ -30,6 +31,8 @@ class Inputs:
     memory: Mapping[int, MemoryProfile]
     problems: Sequence[str]
     """What reading lost, in words."""
+    gemms: Gemms | None = None
+    """Matrix operations; None where no shape is recorded."""
 
     @property
     def step_ns(self) -> float:
@@ -57,6 +60,15 @@ class Inputs:
         mine = self.attribution.causes.filter(pl.col("cause") == cause)
         by_rank = mine.group_by("culprit").agg(pl.col("cost_ns", "charged_ns", "transfer_ns").sum())
         return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
+
+    def confidence(self, cost_ns: float) -> str:
+        """High where clocks are exact and all ranks are there, low where the clocks' uncertainty rivals the cost."""
+        clocks = self.alignment.clocks
+        unknown = any(clock.contradictory or (clock.num_anchors == 0 and len(clocks) > 1) for clock in clocks[1:])
+        if unknown or (cost_ns and self.clock_uncertainty_ns() > 0.5 * cost_ns):
+            return "low"
+        is_complete = len(self.ranks) == self.world_size and not self.alignment.refusals
+        return "high" if is_complete and self.attribution.num_steps >= 2 else "medium"
 
     def clock_uncertainty_ns(self) -> int:
         """The largest clock uncertainty of any host."""

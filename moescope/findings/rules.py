@@ -10,6 +10,7 @@ import polars as pl
 from moescope.align import HostClock
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
+from moescope.findings.rules_rank import RANK_RULES
 
 NOTICEABLE = 0.02
 """Share of the step from which a loss is a warning."""
@@ -35,14 +36,6 @@ def _severity(share: float) -> str:
     if share >= GRAVE:
         return "critical"
     return "warning" if share >= NOTICEABLE else "info"
-
-
-def _confidence(inputs: Inputs, cost_ns: float) -> str:
-    """High where clocks are exact and all ranks are there, low where the clock's uncertainty rivals the cost."""
-    if cost_ns and inputs.clock_uncertainty_ns() > 0.5 * cost_ns:
-        return "low"
-    is_complete = len(inputs.ranks) == inputs.world_size and not inputs.alignment.refusals
-    return "high" if is_complete and inputs.attribution.num_steps >= 2 else "medium"
 
 
 def _top_layer(inputs: Inputs, cause: str, rank: int | None) -> int | None:
@@ -81,7 +74,7 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
         f"{who}{level}.",
         advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
         "a run with forced uniform routing shows the ceiling.",
-        confidence=_confidence(inputs, cost),
+        confidence=inputs.confidence(cost),
         basis=inputs.finding_basis,
         evidence={
             "page": "load",
@@ -148,7 +141,7 @@ def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str)
             share_of_step=share,
             claim=claim.format(rank=rank, cost=_ms(cost)),
             advice=advice,
-            confidence=_confidence(inputs, cost),
+            confidence=inputs.confidence(cost),
             basis=inputs.finding_basis,
             evidence={
                 "page": "communication",
@@ -177,7 +170,7 @@ def slow_network(inputs: Inputs) -> Iterator[Finding]:
         claim=f"Transfers of one group run slower than those of the groups beside it: {_ms(cost)} per step{whose}.",
         advice="Check that rank's links (NIC, NVLink, cables, PCIe width), the interface and transport the library chose, and "
         "congestion from other jobs; compare with a baseline of the same allocation.",
-        confidence=_confidence(inputs, cost) if rank is not None else "medium",
+        confidence=inputs.confidence(cost) if rank is not None else "medium",
         basis=inputs.finding_basis,
         evidence={
             "page": "communication",
@@ -406,6 +399,7 @@ RULES: tuple[Rule, ...] = (
     volume_imbalance,
     exposed_communication,
     host_bound,
+    *RANK_RULES,
     memory_peak,
     clock_uncertain,
     incomplete_input,

@@ -32,8 +32,10 @@ MAX_COLLECTIVE_ROWS = 400_000
 """Collectives beyond this many rank rows are left to the tables; the sums over them are complete."""
 
 
-def sources(directory: TraceDirectory, host_of_rank: Mapping[int, str]) -> tuple[Source, ...]:
-    """One entry per trace window."""
+def sources(
+    directory: TraceDirectory, host_of_rank: Mapping[int, str], alignment: Alignment
+) -> tuple[Source, ...]:
+    """One entry per trace window, on the common clock."""
     return tuple(
         Source(
             rank=trace.rank,
@@ -41,8 +43,8 @@ def sources(directory: TraceDirectory, host_of_rank: Mapping[int, str]) -> tuple
             file=trace.file,
             host=host_of_rank.get(trace.rank, ""),
             device=trace.device,
-            start_ns=trace.start_ns,
-            end_ns=trace.end_ns,
+            start_ns=alignment.clock_of(trace.rank).common_ns(trace.start_ns),
+            end_ns=alignment.clock_of(trace.rank).common_ns(trace.end_ns),
             num_events=trace.num_events,
             num_device_events=trace.num_device_events,
             problems=tuple(str(problem) for problem in trace.problems),
@@ -137,10 +139,14 @@ def collectives(alignment: Alignment) -> tuple[Collective, ...]:
 
 
 def memory(
-    profiles: Sequence[RankProfile], telemetry: Telemetry | None, directory: TraceDirectory
+    profiles: Sequence[RankProfile], telemetry: Telemetry | None, directory: TraceDirectory, alignment: Alignment
 ) -> tuple[RankMemory, ...]:
-    """Every rank's memory from the trace's memory events, else the peaks that telemetry recorded."""
-    from_events = {p.rank: p.memory for p in profiles if p.memory is not None}
+    """Every rank's memory from the trace's memory events, else the peaks that telemetry recorded.
+
+    Of several windows the one with the highest peak; times on the common clock.
+    """
+    recorded = [(p.rank, p.memory) for p in profiles if p.memory is not None]
+    from_events = dict(sorted(recorded, key=lambda pair: pair[1].allocated_peak_bytes))
     found = [
         RankMemory(
             rank=rank,
@@ -148,10 +154,10 @@ def memory(
             allocated_peak_bytes=memory.allocated_peak_bytes,
             reserved_peak_bytes=memory.reserved_peak_bytes,
             capacity_bytes=memory.capacity_bytes,
-            peak_at_ns=memory.peak_at_ns,
+            peak_at_ns=alignment.clock_of(rank).common_ns(memory.peak_at_ns),
             peak_phase=memory.peak_phase,
             live_by_phase_bytes=memory.live_by_phase_bytes,
-            series=memory.series,
+            series=tuple((alignment.clock_of(rank).common_ns(at), size) for at, size in memory.series),
             source="events",
         )
         for rank, memory in from_events.items()

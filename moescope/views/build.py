@@ -18,6 +18,7 @@ from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
 from moescope.views.assemble import clocks, collectives, memory, provenance, rank_steps, sources, steps, telemetry_steps
 from moescope.views.assemble_causes import causes, wait_edges, waits
+from moescope.views.assemble_gemm import find_gemms, gemm_view
 from moescope.views.assemble_load import load_view
 from moescope.views.gather import finding_inputs, missing
 from moescope.views.model import Analysis
@@ -97,6 +98,7 @@ def _assemble(
     load = load_view(counts, attribution) if counts is not None else None
     world_size = len(_world(directory.ranks))
     basis = str(run.get("basis", "unknown"))
+    gemms = find_gemms(profiles, telemetry)
     inputs = finding_inputs(
         directory,
         telemetry,
@@ -105,6 +107,7 @@ def _assemble(
         attribution=attribution,
         counts=counts,
         load=load,
+        gemms=gemms,
         basis=basis,
         world_size=world_size,
     )
@@ -128,6 +131,7 @@ def _assemble(
         memory=memory(profiles, telemetry, directory, alignment),
         telemetry=telemetry_steps(telemetry, counts, attribution),
         provenance=provenance(run),
+        gemm=gemm_view(gemms, attribution),
     )
 
 

@@ -155,7 +155,7 @@ def _own_tracks(analysis: Analysis, trace: RankTrace, number: int, base_ns: int)
     """Yield the steps and the memory of one rank; its first window carries them all."""
     if trace.window:
         return
-    pid, clock = _own_pid(number), clock_of(analysis, trace.rank)
+    pid = _own_pid(number)
     yield from _process(pid, f"rank {trace.rank}: moescope")
     yield _thread(pid, STEPS_TID, "steps")
     yield _thread(pid, WAITS_TID, "collectives: wait and transfer")
@@ -168,7 +168,7 @@ def _own_tracks(analysis: Analysis, trace: RankTrace, number: int, base_ns: int)
     for memory in analysis.memory:
         if memory.rank == trace.rank:
             for time_ns, allocated in memory.series:
-                yield _counter("allocated bytes", pid, common_ns(time_ns, clock) - base_ns, allocated)
+                yield _counter("allocated bytes", pid, time_ns - base_ns, allocated)
 
 
 def _part_lines(part: Part, pid: int, base_ns: int) -> Iterator[str]:

@@ -1,0 +1,180 @@
+"""Rules about losses inside a rank: small matrix products, recomputation, the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from moescope.attribution.gemm.loss import LOSS_PARTS
+from moescope.attribution.gemm.ranks import Gemms
+from moescope.findings.inputs import Inputs
+from moescope.findings.model import Finding
+
+NOTICEABLE = 0.02
+"""Share of the step from which a loss inside the ranks is reported."""
+GRAVE = 0.10
+STANDS_OUT = 2.0
+"""A rank is singled out when its cost is this many times the median rank's."""
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
+
+
+def _severity(share: float) -> str:
+    return "critical" if share >= GRAVE else "warning"
+
+
+def small_gemm(inputs: Inputs) -> Iterator[Finding]:
+    """Experts' products that are too small for the device's rate."""
+    found = inputs.gemms
+    if found is None:
+        return
+    experts = found.by_step.filter("is_expert")
+    count = max(inputs.attribution.parts.select("rank", "step").n_unique(), 1)
+    cost = float(experts["loss_ns"].sum()) / count
+    share = inputs.share(cost)
+    if experts.is_empty() or share < NOTICEABLE:
+        return
+    time = float(experts["time_ns"].sum())
+    parts = {part: round(experts[f"{part}_ns"].sum() / count) for part in LOSS_PARTS}
+    source = _source(found)
+    largest = max(parts, key=lambda part: parts[part])
+    rows = f" with {found.rows_median:.0f} tokens per expert" if found.rows_median is not None else ""
+    yield Finding(
+        code="small-gemm",
+        severity=_severity(share),
+        rank=None,
+        layer=_dearest_layer(found),
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"The experts' matrix products{rows} take {_ms(cost)} per step longer than at the reference rate "
+        f"({source}), most of it {_WHAT[largest]}.",
+        advice=_ADVICE[largest],
+        confidence="low" if "device peak" in source else "medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "verdict",
+            "reference": source,
+            "references_tflops": _rates(found),
+            "tokens_per_expert_median": found.rows_median,
+            "loss_by_part_ns": parts,
+            "share_of_expert_time": float(experts["loss_ns"].sum()) / time if time else 0.0,
+            "rate_tflops": float(experts["flops"].sum()) / time / 1e3 if time else 0.0,
+            "one_grouped_call_saves_ns": round(found.grouped_saving_ns / count),
+            "share_of_products_with_shapes": found.covered_share,
+            "is_upper_bound": True,
+            "formula": "sum of time - FLOPs / reference over the experts' products, mean over ranks and steps",
+        },
+    )
+
+
+_WHAT = {
+    "memory": "reading weights for too few tokens (memory roofline)",
+    "tile": "padding of tiles",
+    "wave": "multiprocessors idle in the last wave of tiles",
+    "launch": "gaps between kernels",
+    "residual": "in no limit that shapes explain (kernel choice, clocks, other work on the device)",
+}
+_ADVICE = {
+    "memory": "Bring more tokens to each expert: a larger microbatch, or fewer experts per rank in larger expert groups.",
+    "tile": "Bring more tokens to each expert, or use a kernel with smaller tiles for few rows.",
+    "wave": "Compute all experts of a rank in one grouped call, and more tokens at once, so that waves are full.",
+    "launch": "Compute all experts of a rank in one grouped call instead of one call per expert.",
+    "residual": "Compare with moescope baseline on the same machine: it shows what this shape can reach.",
+}
+
+
+def _source(found: Gemms) -> str:
+    return ", ".join(sorted({ref.source for references in found.references.values() for ref in references}))
+
+
+def _rates(found: Gemms) -> dict[str, float]:
+    return {
+        f"{device} {ref.dtype}".strip(): ref.flops_per_ns / 1e3
+        for device, references in found.references.items()
+        for ref in references
+    }
+
+
+def _dearest_layer(found: Gemms) -> int | None:
+    """The layer that loses most, where it loses far more than the median one."""
+    losses = found.by_layer.sort("loss_ns", "layer", descending=[True, False])
+    if losses.is_empty():
+        return None
+    median = losses["loss_ns"].median()
+    stands_out = isinstance(median, int | float) and float(losses["loss_ns"][0]) >= STANDS_OUT * median
+    return int(losses["layer"][0]) if stands_out or len(losses) == 1 else None
+
+
+def recompute_cost(inputs: Inputs) -> Iterator[Finding]:
+    """Forward work that the backward pass repeats."""
+    cost = inputs.mean_part_ns("compute.recompute")
+    share = inputs.share(cost)
+    if share < NOTICEABLE:
+        return
+    flops = inputs.gemms.flops if inputs.gemms is not None else pl.DataFrame()
+    again = int(flops["recompute_flops"].sum()) if len(flops) else 0
+    model = int(flops["flops"].sum()) if len(flops) else 0
+    extra = f", {again / model:.0%} more FLOPs than the model needs" if model else ""
+    yield Finding(
+        code="recompute-cost",
+        severity="warning",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=round(cost),
+        share_of_step=share,
+        claim=f"Forward work repeated in the backward pass takes {_ms(cost)} per step{extra}.",
+        advice="Recompute only what is large and cheap (expert activations, norms), or spend free memory on keeping more. "
+        "The cost is an upper bound.",
+        confidence="medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "verdict",
+            "is_upper_bound": True,
+            "recompute_flops": again,
+            "model_flops": model,
+            "formula": "mean over ranks of exposed recomputed compute",
+        },
+    )
+
+
+def allocator_stall(inputs: Inputs) -> Iterator[Finding]:
+    """Driver allocations inside the step that nothing hides."""
+    parts = inputs.attribution.parts.filter(pl.col("part") == "memory.allocator")
+    by_rank = parts.group_by("rank").agg(pl.col("ns").mean()).sort(["ns", "rank"], descending=[True, False])
+    if by_rank.is_empty():
+        return
+    worst, cost = int(by_rank["rank"][0]), float(by_rank["ns"][0])
+    mean = inputs.mean_part_ns("memory.allocator")
+    share = inputs.share(cost)
+    if share < NOTICEABLE:
+        return
+    ranks = max(len(inputs.ranks), 1)
+    stands_out = cost >= min(STANDS_OUT * mean, 0.6 * mean * ranks) and ranks > 1
+    whose = f"rank {worst}'s" if stands_out else "every rank's"
+    yield Finding(
+        code="allocator-stall",
+        severity=_severity(share),
+        rank=worst if stands_out else None,
+        layer=None,
+        cost_ns_per_step=round(cost if stands_out else mean),
+        share_of_step=share if stands_out else inputs.share(mean),
+        claim=f"Driver allocations and frees inside the step stall {whose} device for "
+        f"{_ms(cost if stands_out else mean)} per step.",
+        advice="Leave headroom or use expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and round "
+        "token counts up so that fewer sizes are asked for.",
+        confidence="high" if inputs.attribution.num_steps >= 2 else "medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "memory",
+            "mean_over_ranks_ns": round(mean),
+            "stall_by_rank_ns": {str(rank): round(ns) for rank, ns in by_rank.head(8).rows()},
+            "formula": "exposed time of driver allocations and frees, mean over steps of the rank that stalls longest",
+        },
+    )
+
+
+RANK_RULES = (small_gemm, recompute_cost, allocator_stall)
+"""After the rules about waits: what a rank loses by itself."""
