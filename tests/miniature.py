@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from moescope.trainer import checkpoint
 from moescope.trainer.config import Config
 from moescope.trainer.data import Corpus, Domain
 from moescope.trainer.loop import Trainer
@@ -63,3 +65,9 @@ def together(ep_size: int, layout: str = "contiguous") -> Mesh:
 def losses_of(trainer: Trainer, steps: int) -> list[float]:
     """Cross-entropy over the global batch, step by step."""
     return [float(trainer.train_step(step, None)[0][0]) for step in range(steps)]
+
+
+def resumed_losses(trainer: Trainer, out: Path) -> list[float]:
+    """Load the run directory's latest checkpoint and train 3 steps: their losses."""
+    first = checkpoint.load(trainer, checkpoint.latest_checkpoint(out))
+    return [float(trainer.train_step(step, None)[0][0]) for step in range(first, first + 3)]

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from miniature import losses_of, mini_trainer, together
+from miniature import losses_of, mini_trainer, resumed_losses, together
 from moescope_hooks import Schedule, clock, observe
 from moescope_hooks.routing import Routing
 
+from moescope.trainer import checkpoint
 from moescope.trainer.comm import Splits, exchange_rows
 from moescope.trainer.config import Config
 from moescope.trainer.moe import MoE
@@ -74,3 +75,16 @@ def observe_training(config: Config, out: Path, ep_size: int) -> tuple[list[floa
 
 def _direct_count(layer: int, direct: list[list[int]]) -> Callable[[Routing], None]:
     return lambda routing: direct.append([layer, *routing.counts_E.tolist()])
+
+
+def save_and_go_on(config: Config, out: Path, ep_size: int) -> list[float]:
+    """Train 3 steps, save, and train 3 more: their losses."""
+    trainer = mini_trainer(config, together(ep_size))
+    losses_of(trainer, 3)
+    checkpoint.save(trainer, out, 3, keep=1)
+    return [float(trainer.train_step(step, None)[0][0]) for step in range(3, 6)]
+
+
+def load_and_go_on(config: Config, out: Path, ep_size: int) -> list[float]:
+    """Load the latest checkpoint and train 3 steps: their losses."""
+    return resumed_losses(mini_trainer(config, together(ep_size)), out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import socket
 import sys
@@ -19,13 +20,19 @@ RUN_SCHEMA = "moescope.run/1"
 
 
 def rank_facts(rank: int) -> dict[str, Any]:
-    """Host and device of this rank."""
+    """Host, process and device of this rank."""
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         name, memory_bytes = properties.name, int(properties.total_memory)
     else:
         name, memory_bytes = "CPU", None
-    return {"rank": rank, "host": socket.gethostname(), "device": name, "memory_bytes": memory_bytes}
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": name,
+        "memory_bytes": memory_bytes,
+    }
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +54,9 @@ def describe_run(out: Path, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "git_commit": None,
         "versions": versions(),
         "hosts": [{"host": host, "ranks": members} for host, members in hosts.items()],
-        "devices": [{"rank": f["rank"], "name": f["device"], "memory_bytes": f["memory_bytes"]} for f in ranks],
+        "devices": [
+            {"rank": f["rank"], "name": f["device"], "memory_bytes": f["memory_bytes"], "pid": f["pid"]} for f in ranks
+        ],
         "model": {},
         "parallel": {"world_size": len(ranks)},
         "train": {},

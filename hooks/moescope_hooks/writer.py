@@ -31,6 +31,7 @@ class Gaps:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._gaps: list[dict[str, Any]] = []
+        self._earlier: list[dict[str, Any]] | None = None
         self._warned = False
         self._lock = threading.Lock()
 
@@ -48,11 +49,16 @@ class Gaps:
             log.warning("moescope rank %d: %s is lost (%s); training goes on, gaps are noted", self.rank, what, reason)
 
     def save(self, telemetry: Path) -> None:
-        """Write the list of gaps, if there are any."""
+        """Write the list of gaps, if there are any, after those of an earlier start of the same run."""
         with self._lock:
-            text = json.dumps(self._gaps, indent=1) if self._gaps else ""
-        if text:
-            write_atomically(telemetry / f"rank{self.rank}-gaps.json", lambda path: path.write_text(text))
+            gaps = [dict(gap) for gap in self._gaps]
+        if not gaps:
+            return
+        path = telemetry / f"rank{self.rank}-gaps.json"
+        if self._earlier is None:
+            self._earlier = json.loads(path.read_text()) if path.exists() else []
+        text = json.dumps(self._earlier + gaps, indent=1)
+        write_atomically(path, lambda beside: beside.write_text(text))
 
     def __len__(self) -> int:
         return len(self._gaps)
@@ -140,7 +146,7 @@ class TelemetryWriter:
                 self._write_part(table, rows)
         try:
             self.gaps.save(self.telemetry)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.gaps.add("the list of gaps", error)
 
     def _write_part(self, table: str, rows: Rows) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Train the bundled model, leaving telemetry and traces.")
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Local ranks to start.")
-@click.option("--preset", default="tiny", show_default=True, help="tiny (seconds on two cores), small or gpu.")
+@click.option("--preset", help="tiny (the default: seconds on two cores), small or gpu.")
 @click.option("--config", "toml", type=click.Path(path_type=Path), help="TOML file that overrides the preset.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one field, e.g. moe.top_k=4.")
 @click.option("--data", multiple=True, metavar="GLOB", help="Text files; each GLOB is a domain of its own.")
@@ -31,26 +31,43 @@ if TYPE_CHECKING:
 @click.option("--router-bias-rank", type=int, help="Control: that rank.")
 @click.option("--name", help="Name of the run: its directory is runs/NAME.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory itself.")
+@click.option("--resume", is_flag=True, help="Continue the run that is there from its latest checkpoint.")
 @click.option("--force", is_flag=True, help="Replace a run that is there already.")
-def command(ranks: int, preset: str, name: str | None, out: Path | None, force: bool, **options: Any) -> None:
+def command(
+    *, ranks: int, name: str | None, out: Path | None, resume: bool, force: bool, toml: Path | None, **options: Any
+) -> None:
     """Train the bundled mixture-of-experts model, leaving telemetry and traces in a run directory.
 
     Under torchrun it joins the ranks it is given, and --ranks does not apply.
     """
-    config = _effective_config(preset, **options)
-    directory = out or Path("runs") / (name or f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}")
     main_rank = os.environ.get("RANK", "0") == "0"
-    if main_rank:
+    directory = _run_directory(name, out, resume=resume)
+    if resume:
+        toml = toml or directory / "config.toml"
+    elif main_rank:
         _make_room(directory, force=force)
+    config = _effective_config(toml=toml, **options)
+    if "WORLD_SIZE" not in os.environ:
+        config.check_world(ranks)
+    if main_rank:
         _show_config(config)
-    _launch(config, directory, ranks)
+    _launch(config, directory, ranks, resume=resume)
     if main_rank:
         _after(config, directory)
 
 
+def _run_directory(name: str | None, out: Path | None, *, resume: bool) -> Path:
+    if out is not None or name is not None:
+        return out or Path("runs") / str(name)
+    if resume:
+        raise MoescopeError("--resume needs --name or --out", hint="name the run to continue")
+    started = os.environ.get("TORCHELASTIC_RUN_ID", time.strftime("%Y%m%d-%H%M%S"))
+    return Path("runs") / f"train-{started}"
+
+
 def _effective_config(
-    preset: str,
     *,
+    preset: str | None,
     toml: Path | None,
     settings: tuple[str, ...],
     data: tuple[str, ...],
@@ -81,7 +98,7 @@ def _make_room(directory: Path, *, force: bool) -> None:
         raise MoescopeError(
             f"{directory} holds a run already", hint="choose another --name or --out, or replace it with --force"
         )
-    for part in ("traces", "telemetry", ".moescope"):
+    for part in ("traces", "telemetry", "checkpoints", ".moescope"):
         shutil.rmtree(directory / part, ignore_errors=True)
     for file in ("run.json", "config.toml"):
         (directory / file).unlink(missing_ok=True)
@@ -95,16 +112,17 @@ def _show_config(config: Config) -> None:
         click.echo(f"control, not a plain run: {control}", err=True)
 
 
-def _launch(config: Config, directory: Path, ranks: int) -> None:
+def _launch(config: Config, directory: Path, ranks: int, *, resume: bool) -> None:
     try:
         from moescope.trainer.launch import launch
+        from moescope.trainer.loop import Job
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MoescopeError(
             "training needs torch, which is not installed", hint="pip install 'moescope[train]'"
         ) from error
-    launch(config, directory, ranks, ["moescope", *sys.argv[1:]])
+    launch(Job(config, directory, ("moescope", *sys.argv[1:]), resume), ranks)
 
 
 def _after(config: Config, directory: Path) -> None:

@@ -279,6 +279,20 @@ class ProfileConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save, so that an ended run can be resumed."""
+
+    every: int = 0
+    """Steps between checkpoints, and one after the last step; 0 saves none."""
+    keep: int = 2
+    """How many to keep, the newest ones."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, "checkpoint.every", self.every, "must not be negative")
+        require(self.keep >= 1, "checkpoint.keep", self.keep, "must be at least 1")
+
+
+@dataclass(frozen=True)
 class ControlConfig:
     """Diagnostic controls: skewed or slow on purpose. Such a run does not validate quality; run.json lists them."""
 
@@ -348,6 +362,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     data: DataConfig = field(default_factory=DataConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
 
     def check_world(self, world_size: int) -> None:

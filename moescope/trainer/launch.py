@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,9 +17,15 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moescope.errors import ExitCode, MoescopeError
-from moescope.trainer.config import Config
-from moescope.trainer.loop import train
+from moescope.trainer.loop import Job, train
 from moescope.trainer.mesh import make_mesh, start_process_group
+
+KEPT = "what was recorded until then is in the run directory; --resume continues from its last checkpoint, if any"
+
+
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket", "remote process exited")
+LOST_PEER_WAIT_S = 5.0
+"""A rank that only lost its peer waits for the launcher to find that peer, so that the one named is the one at fault."""
 
 
 def under_torchrun() -> bool:
@@ -29,24 +34,34 @@ def under_torchrun() -> bool:
 
 
 @record
-def run_rank(config: Config, out: Path, command: Sequence[str]) -> None:
+def run_rank(job: Job) -> None:
     """What every rank does: join, train, leave."""
+    signal.signal(signal.SIGTERM, _leave)
     device = start_process_group()
     try:
         world_size = dist.get_world_size()
-        config.check_world(world_size)
-        mesh = make_mesh(config.ep_size(world_size), config.parallel.ep_layout, device)
-        train(config, mesh, out, _say if mesh.rank == 0 else _say_nothing, command)
+        job.config.check_world(world_size)
+        mesh = make_mesh(job.config.ep_size(world_size), job.config.parallel.ep_layout, device)
+        train(job, mesh, _say if mesh.rank == 0 else _say_nothing)
+    except RuntimeError as error:
+        if any(sign in str(error) for sign in LOST_PEER):
+            time.sleep(LOST_PEER_WAIT_S)
+        raise
     finally:
         dist.destroy_process_group()
 
 
-def launch(config: Config, out: Path, ranks: int, command: Sequence[str]) -> None:
+def _leave(*_: object) -> None:
+    """End the training from wherever it is, so that what was observed is written first."""
+    raise KeyboardInterrupt
+
+
+def launch(job: Job, ranks: int) -> None:
     """Train on ``ranks`` local ranks, or as one of torchrun's; a rank that fails ends the others and is named."""
     if under_torchrun():
-        run_rank(config, out, command)
+        run_rank(job)
         return
-    config.check_world(ranks)
+    job.config.check_world(ranks)
     _quiet()
     with tempfile.TemporaryDirectory(prefix="moescope-") as logs:
         launcher = LaunchConfig(
@@ -61,11 +76,15 @@ def launch(config: Config, out: Path, ranks: int, command: Sequence[str]) -> Non
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
-            elastic_launch(launcher, run_rank)(config, out, command)
+            elastic_launch(launcher, run_rank)(job)
         except ChildFailedError as error:
             raise _explain(error) from error
-        except SignalException as error:  # the launcher's form of Ctrl-C; it has stopped the ranks
-            raise KeyboardInterrupt from error
+        except SignalException as stop:  # the launcher has stopped the ranks
+            if stop.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from stop
+            raise MoescopeError(
+                f"stopped by {stop.sigval.name}", hint=KEPT, code="stopped", exit_code=ExitCode.INTERRUPTED
+            ) from stop
 
 
 def _start_method() -> str:
@@ -89,7 +108,7 @@ def _explain(error: ChildFailedError) -> MoescopeError:
     message = failure.message["message"] if isinstance(failure.message, dict) else str(failure.message)
     return MoescopeError(
         f"rank {rank} failed and the others were stopped: {message.strip()}",
-        hint="what was recorded until then is in the run directory",
+        hint=KEPT,
         code="rank-failed",
         exit_code=ExitCode.INTERNAL,
     )

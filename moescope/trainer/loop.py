@@ -6,40 +6,29 @@ moescope train --ranks 4 --preset tiny --profile --out runs/first
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from moescope_hooks import Observation, Schedule, observe
+from moescope_hooks import Observation, observe
 from moescope_hooks.ranges import phase_range
 from moescope_hooks.runinfo import write_run
 from moescope_hooks.writer import write_atomically
 from torch import Tensor
 
+from moescope.trainer import checkpoint
 from moescope.trainer.comm import sum_over
-from moescope.trainer.config import Config
+from moescope.trainer.config import Config, ConfigError
 from moescope.trainer.data import Batches, Corpus, load_corpus, validation_sequences
-from moescope.trainer.flops import model_cost, peak_flops
 from moescope.trainer.grads import Gradients, optimizer_groups
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.model import Transformer, contiguous_placement
 from moescope.trainer.presets import to_toml
-from moescope.trainer.runfile import describe_ranks, describe_training
-
-Say = Callable[[str], None]
-
-
-def learning_rate(config: Config, step: int) -> float:
-    """Linear warm-up, then a cosine down to the given share of the peak at the last step."""
-    train = config.train
-    if step < train.warmup_steps:
-        return train.learning_rate * (step + 1) / train.warmup_steps
-    progress = (step - train.warmup_steps) / max(1, train.steps - 1 - train.warmup_steps)
-    low = train.min_learning_rate_ratio
-    return train.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+from moescope.trainer.progress import Say, Status, learning_rate, schedule_of
+from moescope.trainer.runfile import describe_ranks, describe_training, read_run
 
 
 class Trainer:
@@ -125,28 +114,42 @@ class Trainer:
         return torch.autocast(self.mesh.device.type, dtype=torch.bfloat16)
 
 
-def train(config: Config, mesh: Mesh, out: Path, say: Say, command: Sequence[str] = ()) -> dict[str, Any]:
-    """Train, observe, and leave a run directory behind; returns run.json.
+@dataclass(frozen=True)
+class Job:
+    """What to train, and where to leave it."""
 
-    ``say`` shows a line to the user; ``command`` is what the user ran, for run.json.
-    """
+    config: Config
+    out: Path
+    """The run directory."""
+    command: tuple[str, ...] = ()
+    """What the user ran, for run.json."""
+    resume: bool = False
+    """Continue the run directory's latest checkpoint."""
+
+
+def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
+    """Train, observe, and leave a run directory behind; returns run.json. ``say`` shows a line to the user."""
+    config, out = job.config, job.out
     trainer = Trainer(config, mesh)
-    run = describe_ranks(out, mesh, command)
-    run |= describe_training(config, mesh, trainer.placement, trainer.corpus)
+    first_step, restarts = _resume(trainer, out, say) if job.resume else (0, [])
+    run = describe_ranks(out, mesh, job.command)
+    run |= describe_training(config, mesh, trainer.placement, trainer.corpus) | {"restarts": restarts}
     if mesh.rank == 0:
         write_run(out, run)
         write_atomically(out / "config.toml", lambda path: path.write_text(to_toml(config), encoding="utf-8"))
     status = Status(config, mesh, say)
-    with observe(trainer.model, out=out, profile=schedule_of(config), optimizer=trainer.optimizer) as obs:
-        for step in range(config.train.steps):
+    with observe(
+        trainer.model, out=out, profile=schedule_of(config), optimizer=trainer.optimizer, first_step=first_step
+    ) as obs:
+        for step in range(first_step, config.train.steps):
             losses, norm = trainer.train_step(step, obs)
             obs.pause()
             status.step(step, losses, norm)
             validation = None
-            if _validates(config, step):
-                status.validation = trainer.validate()
-                validation = sum(status.validation.values()) / len(status.validation)
-                status.show_validation(step)
+            if _due(step, config.train.steps, config.train.eval_every, at_end=True):
+                validation = status.validated(step, trainer.validate())
+            if _due(step, config.train.steps, config.checkpoint.every, at_end=config.checkpoint.every > 0):
+                say(f"Wrote {checkpoint.save(trainer, out, step + 1, config.checkpoint.keep)}")
             obs.step(
                 loss=losses[0],
                 tokens=status.tokens_per_step // mesh.world.size,
@@ -160,86 +163,17 @@ def train(config: Config, mesh: Mesh, out: Path, say: Say, command: Sequence[str
     return run
 
 
-def schedule_of(config: Config) -> Schedule | None:
-    """The steps to trace, None without profiling."""
-    profile = config.profile
-    if not profile.enabled:
-        return None
-    return Schedule(
-        config.first_profiled_step(), profile.steps, profile.windows, profile.every if profile.windows > 1 else None
-    )
+def _due(step: int, steps: int, every: int, *, at_end: bool) -> bool:
+    """Whether something that happens every ``every`` steps (0: never) happens after ``step``."""
+    return (at_end and step == steps - 1) or (every > 0 and (step + 1) % every == 0)
 
 
-def _validates(config: Config, step: int) -> bool:
-    every = config.train.eval_every
-    return step == config.train.steps - 1 or (every > 0 and (step + 1) % every == 0)
-
-
-class Status:
-    """The status line, and the figures that run.json ends with."""
-
-    def __init__(self, config: Config, mesh: Mesh, say: Say) -> None:
-        self.config = config
-        self.mesh = mesh
-        self.say = say
-        self.cost = model_cost(config)
-        self.peak = peak_flops(config, mesh.device)
-        self.tokens_per_step = config.train.global_batch_sequences * config.train.sequence_length
-        self.validation: dict[str, float] = {}
-        self._step_seconds: list[float] = []
-        self._last_loss = math.nan
-        self._schedule = schedule_of(config)
-        self.begin()
-
-    def _profiled(self, step: int) -> bool:
-        return self._schedule is not None and self._schedule.window_of(step) is not None
-
-    def begin(self) -> None:
-        """A step starts now."""
-        self._started = time.perf_counter()
-
-    def step(self, step: int, losses: Tensor, norm: Tensor) -> None:
-        """A step ended; every ``log_every`` steps, show it (the one place that reads the loss back)."""
-        train = self.config.train
-        logs = step % train.log_every == 0 or step == train.steps - 1
-        loss, balance = losses.tolist() if logs else (math.nan, math.nan)
-        seconds = time.perf_counter() - self._started
-        self._step_seconds.append(seconds)
-        if not logs:
-            return
-        self._last_loss = loss
-        line = f"step {step:>4}/{train.steps}  loss {loss:.4f}  balance {balance:.3f}  norm {float(norm):.3f}"
-        line += f"  lr {learning_rate(self.config, step):.2e}  {seconds * 1e3:.0f} ms"
-        line += f"  {self.tokens_per_step / seconds:,.0f} tokens/s"
-        mfu = self.mfu(seconds)
-        self.say(
-            line + (f"  MFU {mfu:.1%}" if mfu is not None else "") + ("  [profiled]" if self._profiled(step) else "")
-        )
-
-    def mfu(self, seconds: float) -> float | None:
-        """Model FLOPs of a step over what the devices could do in ``seconds``; None where the peak is unknown."""
-        if self.peak is None:
-            return None
-        return self.cost.flops_per_token * self.tokens_per_step / (seconds * self.peak * self.mesh.world.size)
-
-    def show_validation(self, step: int) -> None:
-        """Show the latest validation losses."""
-        per_domain = "  ".join(f"{name} {loss:.4f}" for name, loss in self.validation.items())
-        self.say(f"step {step:>4}  validation loss  {per_domain}")
-
-    def result(self) -> dict[str, Any]:
-        """The figures of a finished run; speed is that of the median step after warm-up, unprofiled where possible."""
-        plain = [s for i, s in enumerate(self._step_seconds) if i > 0 and not self._profiled(i)]
-        ordered = sorted(plain or self._step_seconds)
-        median = ordered[len(ordered) // 2]
-        return {
-            "steps": len(self._step_seconds),
-            "tokens": self.tokens_per_step * len(self._step_seconds),
-            "loss": self._last_loss,
-            "validation_loss": sum(self.validation.values()) / max(1, len(self.validation)),
-            "validation_loss_by_domain": self.validation,
-            "median_step_seconds": median,
-            "tokens_per_s": self.tokens_per_step / median,
-            "mfu": self.mfu(median),
-            "flops_per_token": self.cost.flops_per_token,
-        }
+def _resume(trainer: Trainer, out: Path, say: Say) -> tuple[int, list[dict[str, Any]]]:
+    """Load the latest checkpoint; returns the next step, and all restarts of this run, for run.json."""
+    folder = checkpoint.latest_checkpoint(out)
+    next_step = checkpoint.load(trainer, folder)
+    if next_step >= trainer.config.train.steps:
+        raise ConfigError("train.steps", trainer.config.train.steps, f"must exceed the {next_step} steps already done")
+    say(f"Resumed {folder}: next is step {next_step}")
+    restarts = read_run(out).get("restarts", [])
+    return next_step, [*restarts, {"step": next_step, "at": datetime.now(UTC).isoformat(timespec="seconds")}]

@@ -47,14 +47,19 @@ one or more GPUs of 40 GB and up."""
 
 
 def load_config(
-    preset: str = "tiny", toml: Path | None = None, settings: Sequence[str] = (), **sections: Mapping[str, Any]
+    preset: str | None = None, toml: Path | None = None, settings: Sequence[str] = (), **sections: Mapping[str, Any]
 ) -> Config:
-    """The effective configuration: the preset, then ``toml``, ``settings`` (``section.key=value``) and ``sections``."""
+    """The effective configuration.
+
+    The preset (given, or named in ``toml``, or tiny) is overridden by ``toml``, that by ``settings``
+    (``section.key=value``), and that by ``sections``.
+    """
+    from_file = {} if toml is None else dict(_read_toml(toml))
+    preset = preset or from_file.pop("preset", "tiny")
+    from_file.pop("preset", None)
     if preset not in PRESETS:
         raise ConfigError("preset", preset, f"must be one of {', '.join(PRESETS)}")
-    layers: list[Mapping[str, Any]] = [PRESETS[preset]]
-    if toml is not None:
-        layers.append(_read_toml(toml))
+    layers: list[Mapping[str, Any]] = [PRESETS[preset], from_file]
     layers.extend(_parse_setting(text) for text in settings)
     layers.append(sections)
     merged: dict[str, dict[str, Any]] = {}
@@ -120,7 +125,7 @@ def _convert(key: str, field: dataclasses.Field[Any], value: Any) -> Any:
 
 def to_toml(config: Config) -> str:
     """The configuration as TOML, as it is printed and saved; reading it back gives the same configuration."""
-    lines = [f"# effective configuration, from preset {config.preset}"]
+    lines = ["# effective configuration", f"preset = {_toml_value(config.preset)}"]
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
         if dataclasses.is_dataclass(values):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,15 @@ def describe_training(config: Config, mesh: Mesh, placement: list[int], corpus: 
         "controls": config.control.active(),
         "result": {"active_params": cost.active_params, "total_params": cost.total_params},
     }
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """run.json as an earlier start of this run left it; empty where there is none that can be read."""
+    try:
+        run = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return run if isinstance(run, dict) else {}
 
 
 def git_commit() -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from miniature import alone, losses_of, mini_config, mini_trainer
 
 from moescope.telemetry import open_telemetry
-from moescope.trainer.loop import train
+from moescope.trainer.loop import Job, train
 
 GOLDEN = [
     5.554047,
@@ -57,7 +57,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         profile={"enabled": True, "start": 2, "steps": 1},
     )
     out, lines = tmp_path_factory.mktemp("runs") / "mini", []
-    run = train(config, alone(), out, lines.append, ["moescope", "train"])
+    run = train(Job(config, out, ("moescope", "train")), alone(), lines.append)
     return out, run, lines
 
 
