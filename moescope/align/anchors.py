@@ -46,7 +46,7 @@ class OffsetFit:
 
 
 def find_anchors(rows: pl.DataFrame, host_of_rank: Mapping[int, str], hosts: Sequence[str]) -> Anchors:
-    """Anchors among matched collectives (``match.Matched.rows``, local time): complete, synchronising, no empty pair."""
+    """Complete, synchronising collectives without an empty pair among ``match.Matched.rows``, in local time."""
     column_of = {rank: hosts.index(host) for rank, host in host_of_rank.items()}
     usable = rows.filter(
         pl.col("kind").is_in(list(SYNCHRONISING))

@@ -36,7 +36,7 @@ def _bounds(
     clock: pl.DataFrame, host_of_rank: Mapping[int, str], hosts: Sequence[str], at_ns: int
 ) -> Iterator[OffsetBound]:
     for (rank, peer), rows in clock.group_by(["rank", "peer"], maintain_order=True):
-        of, to = host_of_rank.get(int(rank)), host_of_rank.get(int(peer))  # type: ignore[call-overload]
+        of, to = host_of_rank.get(int(rank)), host_of_rank.get(int(peer))
         if of is None or to is None or of == to:
             continue
         table = rows.sort("measured_at_ns").select("measured_at_ns", "offset_ns", "round_trip_ns").rows()

@@ -2,10 +2,10 @@
 
 A rank that waits in an all-to-all already exchanges data with the peers that are there, so the time until the
 last peer's arrival overstates what waiting cost. The model of the undisturbed duration is
-``g = alpha + bottleneck bytes / B``, the bottleneck being the rank that sends or receives most (``volume.with_volume``);
-alpha and B are fitted to the run's own collectives with little arrival skew. Then the removable wait is
-``min(arrival wait, duration - g)``. In reductions and gathers no data moves on until all ranks are there, so
-there the whole arrival wait is removable.
+``g = alpha + bottleneck bytes / B``, the bottleneck being the rank that sends or receives most
+(``volume.with_volume``); alpha and B are fitted to the run's own collectives with little arrival skew. Then the
+removable wait is ``min(arrival wait, duration - g)``. In reductions and gathers no data moves on until all ranks are
+there, so there the whole arrival wait is removable.
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ FloatArray = npt.NDArray[np.float64]
 def with_volume(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> pl.DataFrame:
     """Adds what every all-to-all moves through its slowest links; null where unknown and for other kinds.
 
-    Per rank ``remote_bytes`` (the larger of sent and received) and ``slowest_peer_bytes`` (the most of the rank itself and
-    of the peers it reaches through those links, which is what its own end waits for); per instance ``bottleneck_bytes``
-    (the most of any rank), ``mean_bytes``, ``bottleneck_rank`` and ``bottleneck_receives`` (it receives more than it sends).
-    ``rows``: matched collectives with ``tier``.
+    Per rank ``remote_bytes`` (the larger of sent and received) and ``slowest_peer_bytes`` (the most of the rank itself
+    and of the peers it reaches through those links, which is what its own end waits for); per instance
+    ``bottleneck_bytes`` (the most of any rank), ``mean_bytes``, ``bottleneck_rank`` and ``bottleneck_receives`` (it
+    receives more than it sends). ``rows``: matched collectives with ``tier``.
     """
     outgoing, incoming = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     exchanged = rows.with_row_index("at").filter(pl.col("kind") == "all_to_all")
     for (members, rank), part in exchanged.group_by(["members", "rank"], maintain_order=True):
-        is_remote = _is_remote(list(members), int(rank), part["tier"][0], host_of_rank)  # type: ignore[call-overload]
+        is_remote = _is_remote(list(members), int(rank), part["tier"][0], host_of_rank)
         outgoing[part["at"].to_numpy()] = _through(part, "in_splits", "send_bytes", is_remote)
         incoming[part["at"].to_numpy()] = _through(part, "out_splits", "recv_bytes", is_remote)
     known = rows.with_columns(
@@ -79,4 +79,5 @@ def _through(part: pl.DataFrame, splits: str, total: str, is_remote: npt.NDArray
         table = np.stack(part.filter(pl.Series(whole))[splits].to_list()).astype(np.float64)
         rows = table.sum(axis=1)
         share[whole] = np.where(rows > 0, table @ is_remote / np.maximum(rows, 1), 0.0)
-    return size * share
+    through: FloatArray = size * share
+    return through

@@ -14,8 +14,8 @@ from moescope.attribution.expert_work import RowCost, expected_ns, expert_work, 
 from moescope.attribution.parts import rank_parts
 from moescope.attribution.profile import RankProfile, profile_rank
 from moescope.attribution.spans import spans
-from moescope.attribution.transfers import transfer_causes
 from moescope.attribution.timeline import Timeline, timelines
+from moescope.attribution.transfers import transfer_causes
 
 __all__ = ["Attribution", "RankProfile", "attribute", "profile_rank"]
 

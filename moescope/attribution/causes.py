@@ -21,9 +21,9 @@ def summarise(
 ) -> pl.DataFrame:
     """``cause, culprit, layer, charged_ns, cost_ns, transfer_ns``: per step, largest cost first.
 
-    ``charges``: ``delays.charge_waits``; ``transfers``: ``transfers.transfer_causes``; ``is_modelled``: whether transfers could be
-    modelled. ``charged_ns`` is summed over the waiting ranks, ``cost_ns`` is what the step would be shorter by, of which
-    ``transfer_ns`` in transfers and the rest in waits.
+    ``charges``: ``delays.charge_waits``; ``transfers``: ``transfers.transfer_causes``; ``is_modelled``: whether
+    transfers could be modelled. ``charged_ns`` is summed over the waiting ranks, ``cost_ns`` is what the step would be
+    shorter by, of which ``transfer_ns`` in transfers and the rest in waits.
     """
     divisor = pl.when(pl.col("cause").is_in(SHARED_BY_ALL)).then(num_ranks).otherwise(max(num_ranks - 1, 1))
     waits = charges.group_by("cause", "culprit", "layer").agg(

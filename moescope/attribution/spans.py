@@ -26,9 +26,9 @@ TAKES_RESULTS = (pl.col("kind") == "all_to_all") & (
 def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple[pl.DataFrame, FloatArray]:
     """(rows, spent): ``collectives`` in time order of the instances, and [len(rows), activities] ns of each row's span.
 
-    Adds ``exposed_wait_ns`` and ``exposed_transfer_ns`` (the parts that no compute covers), ``is_blocking``, ``span_ns``, ``turn``
-    (the row's number within its rank and step), ``is_expert_work`` and ``rows_processed`` (rows the experts worked on,
-    null where unknown).
+    Adds ``exposed_wait_ns`` and ``exposed_transfer_ns`` (the parts that no compute covers), ``is_blocking``,
+    ``span_ns``, ``turn`` (the row's number within its rank and step), ``is_expert_work`` and ``rows_processed`` (rows
+    the experts worked on, null where unknown).
     """
     order = collectives.group_by("instance").agg(arrived_ns=pl.col("start_ns").max()).sort("arrived_ns", "instance")
     order = order.with_row_index("order").select("instance", "order")

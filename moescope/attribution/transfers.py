@@ -5,8 +5,8 @@ The duration of an all-to-all with everyone there is ``alpha + bottleneck bytes 
 * Volume imbalance: ``(bottleneck - mean) bytes / B``, what an even exchange of the same total would save. Where the
   bottleneck is the rank whose experts draw most rows (it receives most in a dispatch, sends most in a combine, and the
   reverse in the backward pass) the cause is the experts' load: balancing it evens the exchange too.
-* Slow links: groups that work side by side over the same kind of link are compared; the fastest group's time per byte is
-  what the links can do, and what a group takes beyond it is charged to its links. With one group there is nothing
+* Slow links: groups that work side by side over the same kind of link are compared; the fastest group's time per byte
+  is what the links can do, and what a group takes beyond it is charged to its links. With one group there is nothing
   to compare with but a baseline.
 
 Only the part that no compute hides counts. Groups side by side share a turn, and the slowest of them holds up the step.
@@ -107,7 +107,7 @@ def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reductions_over(rows: pl.DataFrame, group: str, slowdown: float) -> pl.DataFrame:
-    """Losses of the reductions and gathers that run over a slow group's links too: a ring goes at its slowest link's pace."""
+    """Losses of reductions and gathers over a slow group's links: a ring goes at its slowest link's pace."""
     members = rows.filter(pl.col("group") == group)["members"][0].to_list()
     over = rows.filter(pl.col("kind").is_in(["all_reduce", "reduce_scatter", "all_gather"]) & pl.col("complete"))
     covers = pl.col("members").list.set_intersection(members).list.len() == len(members)
@@ -130,7 +130,7 @@ def _blame(rows: pl.DataFrame, exchanges: pl.DataFrame) -> int | None:
     for (rank,), part in kept.group_by(["rank"], maintain_order=True):
         size = part.sort("instance")["remote_bytes"].to_numpy().astype(np.float64)
         varies = np.ptp(size) > 0 and np.ptp(spans) > 0
-        score[int(rank)] = float(np.corrcoef(spans, size)[0, 1] * np.sqrt(len(spans))) if varies else 0.0  # type: ignore[call-overload]
+        score[int(rank)] = float(np.corrcoef(spans, size)[0, 1] * np.sqrt(len(spans))) if varies else 0.0
     ranked = sorted(score, key=lambda rank: -score[rank])
     if len(ranked) < 2 or score[ranked[0]] < MIN_SCORE or score[ranked[0]] - score[ranked[1]] < MIN_SCORE / 2:
         return None

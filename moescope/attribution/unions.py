@@ -1,9 +1,9 @@
 """Interval unions of a rank's device events over the whole file, for comparison with other tools.
 
 Other tools hold a trace's microseconds in float64, and the ends they compute, ``ts + dur``, are off by up to half a
-unit in the last place: at the 4e12 us that traces count from their base time that is a quarter of a nanosecond per event, which
-adds up. These figures are for comparison, so they are computed in the same arithmetic and agree with those tools to the
-nanosecond; every other number of moescope is exact (``docs/decisions/unions-in-float64.md``).
+unit in the last place: at the 4e12 us that traces count from their base time that is a quarter of a nanosecond per
+event, which adds up. These figures are for comparison, so they are computed in the same arithmetic and agree with
+those tools to the nanosecond; every other number of moescope is exact (``docs/decisions/unions-in-float64.md``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def device_unions(device: DeviceIntervals, base_ns: int = 0) -> DeviceUnions:
 
 
 def _microseconds(ns: IntArray) -> FloatArray:
-    """The float64 that reading the decimal text gives: whole and fraction are converted apart, so nothing is lost before."""
+    """The float64 nearest to the decimal text; whole and fraction are converted apart, so that nothing is lost."""
     return ns // 1000 + (ns % 1000) / 1000
 
 
