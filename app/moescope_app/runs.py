@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -142,6 +143,14 @@ class Runs:
         else:
             run.analysis, run.timeline = analysis, None
             run.status = Status("done")
+            threading.Thread(target=self._warm, args=(run.slug,), name="moescope-timeline", daemon=True).start()
+
+    def _warm(self, slug: str) -> None:
+        """Read what the timeline's first tile needs, so that it opens at once."""
+        try:
+            self.timeline(slug).warm()
+        except (MoescopeError, OSError) as error:
+            logging.getLogger(__name__).warning("the timeline of %s could not be read ahead: %s", slug, error)
 
 
 def _slug(path: Path, taken: dict[str, Run]) -> str:

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser
 from trace_fixture import write_trace
 from waitress import create_server
 
+from moescope.errors import InputUnreadableError
 from moescope.trace import open_directory
 from moescope.views.build import analyze
 from moescope.views.timeline import Timeline
@@ -35,6 +36,12 @@ def analyse(path: Path, show) -> object:
     return made.get(path.name) or analyze(path, progress=show)
 
 
+def open_timeline(path: Path, analysis) -> object:
+    if not path.exists():
+        raise InputUnreadableError(f"{path} is made up")
+    return Timeline(open_directory(path), analysis)
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("traces") / "two"
@@ -42,7 +49,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for rank in range(2):
         write_trace(folder, rank)
     paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), folder]
-    runs = Runs(paths, analyse, lambda path, analysis: Timeline(open_directory(path), analysis))
+    runs = Runs(paths, analyse, open_timeline)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = create_server(create_app(runs, port=port).server, sockets=[listener], threads=4)

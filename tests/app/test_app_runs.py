@@ -10,8 +10,14 @@ from analysis_fixture import bare
 from moescope_app.runs import Runs
 
 
-def no_timeline(*_: object) -> object:
-    raise AssertionError("nothing asked for a timeline")
+class NoTimeline:
+    """Stands for a timeline that nobody looks at."""
+
+    def __init__(self, *_: object) -> None:
+        self.warmed = 0
+
+    def warm(self) -> None:
+        self.warmed += 1
 
 
 def wait_for(condition) -> None:
@@ -39,7 +45,7 @@ class Steps:
 
 
 def test_slugs_are_unique_and_safe() -> None:
-    runs = Runs([Path("/a/run"), Path("/b/run"), Path("/c/Ünsafe <x>"), Path("/")], lambda *_: bare(), no_timeline)
+    runs = Runs([Path("/a/run"), Path("/b/run"), Path("/c/Ünsafe <x>"), Path("/")], lambda *_: bare(), NoTimeline)
     assert [run.slug for run in runs] == ["run", "run-2", "nsafe-x", "run-3"]
     assert runs.get("run-2").path == Path("/b/run")
     assert runs.get("../etc") is None
@@ -47,7 +53,7 @@ def test_slugs_are_unique_and_safe() -> None:
 
 def test_analysis_starts_when_asked_and_shows_progress() -> None:
     steps = Steps()
-    runs = Runs([Path("/a/one"), Path("/a/two")], steps, no_timeline)
+    runs = Runs([Path("/a/one"), Path("/a/two")], steps, NoTimeline)
     one, two = runs
     assert steps.calls == []
     runs.ask(one)
@@ -57,12 +63,13 @@ def test_analysis_starts_when_asked_and_shows_progress() -> None:
     steps.go_on.set()
     wait_for(lambda: one.status.state == "done" and two.status.state == "done")
     assert one.analysis == bare()
+    wait_for(lambda: one.timeline is not None and one.timeline.warmed == 1)
     assert steps.calls == ["one", "two"]
 
 
 def test_cancelling_stops_the_running_and_drops_the_queued() -> None:
     steps = Steps()
-    runs = Runs([Path("/a/one"), Path("/a/two")], steps, no_timeline)
+    runs = Runs([Path("/a/one"), Path("/a/two")], steps, NoTimeline)
     one, two = runs
     runs.ask(one)
     runs.ask(two)
@@ -83,7 +90,7 @@ def test_a_defect_fails_one_run_and_not_the_next() -> None:
             raise ZeroDivisionError("by nothing")
         return bare()
 
-    runs = Runs([Path("/a/one"), Path("/a/two")], broken, no_timeline)
+    runs = Runs([Path("/a/one"), Path("/a/two")], broken, NoTimeline)
     one, two = runs
     runs.ask(one)
     runs.ask(two)

@@ -89,6 +89,11 @@ class Timeline:
                 self._strips[rank] = make_strip(start, end, kind, (waits[:, 0], waits[:, 1]))
             return self._strips[rank]
 
+    def warm(self) -> None:
+        """Read every rank's strip ahead, rank by rank, so that others can ask in between."""
+        for rank in self.ranks:
+            self.strip(rank)
+
     def _traces_of(self, rank: int) -> Sequence[RankTrace]:
         if rank not in self._traces:
             raise KeyError(rank)
