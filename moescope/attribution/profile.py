@@ -21,6 +21,7 @@ from moescope.attribution.device import DeviceIntervals, device_intervals
 from moescope.attribution.gemm.calls import gemm_calls
 from moescope.attribution.gemm.tiles import num_multiprocessors
 from moescope.attribution.idle import host_state, split_idle
+from moescope.attribution.labels import GEMM_LABELS, Label
 from moescope.attribution.memory import MemoryProfile, memory_profile
 from moescope.attribution.sweep import Segments, partition
 from moescope.attribution.unions import DeviceUnions, device_unions
@@ -50,6 +51,8 @@ class RankProfile:
     gemms: pl.DataFrame
     """Matrix operations: ``gemm.calls.SCHEMA``."""
     num_multiprocessors: int | None
+    gemm_compute_ns: int
+    """Time of the operations or kernels of matrix products by their names, whether their shapes are known or not."""
     num_early_kernels: int
     """Kernels recorded as starting before the host launched them."""
     num_unlinked_kernels: int
@@ -85,9 +88,15 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         memory=memory_profile(trace, events, windows),
         gemms=gemm_calls(events, launch, windows),
         num_multiprocessors=num_multiprocessors(trace),
+        gemm_compute_ns=_gemm_compute_ns(device),
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
     )
+
+
+def _gemm_compute_ns(device: DeviceIntervals) -> int:
+    chosen = np.isin(device.label, [int(label) for label in (*GEMM_LABELS, Label.ATTENTION, Label.RECOMPUTE)])
+    return int((device.end_ns - device.start_ns)[chosen].sum())
 
 
 def _base_ns(trace: RankTrace) -> int:

@@ -70,8 +70,8 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
         layer=_top_layer(inputs, "expert_load", rank),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"The step is {_ms(cost)} longer than with even expert load: ranks wait for those that received more tokens, "
-        f"{who}{level}.",
+        claim=f"The step is {_ms(cost)} longer than with even expert load: ranks wait for those that received more "
+        f"tokens, {who}{level}.",
         advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
         "a run with forced uniform routing shows the ceiling.",
         confidence=inputs.confidence(cost),
@@ -86,8 +86,8 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
             "share_of_intervals_where_hottest": _share_hottest(intervals, top),
             "cost_by_rank_ns": _by_rank(causes),
             "cost_in_transfers_ns": round(float(causes["transfer_ns"].sum())),
-            "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks, and (bottleneck - mean) "
-            "bytes / bandwidth of exchanges that the loaded rank holds up",
+            "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks, and "
+            "(bottleneck - mean) bytes / bandwidth of exchanges that the loaded rank holds up",
         },
     )
 
@@ -168,8 +168,8 @@ def slow_network(inputs: Inputs) -> Iterator[Finding]:
         cost_ns_per_step=round(cost),
         share_of_step=share,
         claim=f"Transfers of one group run slower than those of the groups beside it: {_ms(cost)} per step{whose}.",
-        advice="Check that rank's links (NIC, NVLink, cables, PCIe width), the interface and transport the library chose, and "
-        "congestion from other jobs; compare with a baseline of the same allocation.",
+        advice="Check that rank's links (NIC, NVLink, cables, PCIe width), the interface and transport the library "
+        "chose, and congestion from other jobs; compare with a baseline of the same allocation.",
         confidence=inputs.confidence(cost) if rank is not None else "medium",
         basis=inputs.finding_basis,
         evidence={

@@ -8,6 +8,7 @@ import polars as pl
 
 from moescope.align import Alignment
 from moescope.attribution import Attribution, RankProfile
+from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.load import Counts, intervals
 from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
@@ -24,6 +25,7 @@ def finding_inputs(
     attribution: Attribution,
     counts: Counts | None,
     load: Load | None,
+    gemms: Gemms | None,
     basis: str,
     world_size: int,
 ) -> Inputs:
@@ -42,6 +44,7 @@ def finding_inputs(
         load_source=counts.source if counts is not None else "",
         memory={profile.rank: profile.memory for profile in profiles if profile.memory is not None},
         problems=problems,
+        gemms=gemms,
     )
 
 
@@ -62,6 +65,7 @@ def missing(
             *_device(profiles),
             *_collectives(alignment, profiles),
             *_load(telemetry, counts),
+            *_shapes(profiles),
             *_memory(profiles),
         ]
     )
@@ -141,6 +145,16 @@ def _load(telemetry: Telemetry | None, counts: Counts | None) -> Iterator[Missin
             what="run.json and telemetry",
             why="configuration, losses and steps outside the profiled window are unknown",
             how_to_record="Attach the hooks (moescope_hooks.observe), which write both.",
+        )
+
+
+def _shapes(profiles: Sequence[RankProfile]) -> Iterator[Missing]:
+    if all(profile.gemms.is_empty() for profile in profiles):
+        yield Missing(
+            what="shapes of matrix products",
+            why="their FLOPs, rates and what small ones lose are unknown",
+            how_to_record="Pass record_shapes=True to torch.profiler, or use the hooks. Kernels that a captured graph "
+            "or a compiled region launches carry none.",
         )
 
 
