@@ -12,7 +12,7 @@ from moescope.cli.failon import fail_on_option, met_conditions, tell
 from moescope.cli.options import HostGroups, directory_argument, json_option, reading_options
 from moescope.errors import ExitCode
 
-EXTRAS = ("collectives", "load", "memory", "telemetry")
+EXTRAS = ("collectives", "load", "gemms", "memory", "telemetry")
 
 
 class NamesType(click.ParamType[tuple[str, ...]]):

@@ -78,7 +78,7 @@ _WHAT = {
     "residual": "in no limit that shapes explain (kernel choice, clocks, other work on the device)",
 }
 _ADVICE = {
-    "memory": "Bring more tokens to each expert: a larger microbatch, or fewer experts per rank in larger expert groups.",
+    "memory": "Bring more tokens to each expert: larger microbatches, or fewer experts per rank in larger groups.",
     "tile": "Bring more tokens to each expert, or use a kernel with smaller tiles for few rows.",
     "wave": "Compute all experts of a rank in one grouped call, and more tokens at once, so that waves are full.",
     "launch": "Compute all experts of a rank in one grouped call instead of one call per expert.",
@@ -126,8 +126,8 @@ def recompute_cost(inputs: Inputs) -> Iterator[Finding]:
         cost_ns_per_step=round(cost),
         share_of_step=share,
         claim=f"Forward work repeated in the backward pass takes {_ms(cost)} per step{extra}.",
-        advice="Recompute only what is large and cheap (expert activations, norms), or spend free memory on keeping more. "
-        "The cost is an upper bound.",
+        advice="Recompute only what is large and cheap (expert activations, norms), or spend free memory on keeping "
+        "more. The cost is an upper bound.",
         confidence="medium",
         basis=inputs.finding_basis,
         evidence={
@@ -163,8 +163,8 @@ def allocator_stall(inputs: Inputs) -> Iterator[Finding]:
         share_of_step=share if stands_out else inputs.share(mean),
         claim=f"Driver allocations and frees inside the step stall {whose} device for "
         f"{_ms(cost if stands_out else mean)} per step.",
-        advice="Leave headroom or use expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and round "
-        "token counts up so that fewer sizes are asked for.",
+        advice="Leave headroom or use expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and "
+        "round token counts up so that fewer sizes are asked for.",
         confidence="high" if inputs.attribution.num_steps >= 2 else "medium",
         basis=inputs.finding_basis,
         evidence={

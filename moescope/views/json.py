@@ -23,7 +23,7 @@ INVENTORY_SCHEMA = "moescope.inventory/1"
 COMPARISON_SCHEMA = "moescope.comparison/1"
 SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
 """What every object holds."""
-EXTRA_SECTIONS = ("collectives", "load", "memory", "telemetry")
+EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "telemetry")
 """What is printed when asked for, because it grows with the number of events."""
 
 
@@ -42,7 +42,7 @@ def to_json(analysis: Analysis, with_: Collection[str] = ()) -> dict[str, Json]:
         "world_size": analysis.world_size,
     }
     names = [*SECTIONS, *(name for name in EXTRA_SECTIONS if name in with_)]
-    return head | {name: plain(getattr(analysis, name)) for name in names}
+    return head | {name: plain(getattr(analysis, "gemm" if name == "gemms" else name)) for name in names}
 
 
 def plain(value: object) -> Json:

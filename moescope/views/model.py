@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moescope.findings.model import Finding
+from moescope.views.model_gemm import Gemm
 
 SCHEMA = "moescope.analysis/1"
 
@@ -280,3 +281,5 @@ class Analysis:
     telemetry: tuple[TelemetryStep, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """run.json, as it was read."""
+    gemm: Gemm | None = None
+    """Matrix operations; None where the traces record no shapes."""

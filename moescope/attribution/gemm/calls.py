@@ -22,9 +22,9 @@ from moescope.attribution.gemm.tiles import tile_of
 SCHEMA = {
     "step": pl.Int64, "layer": pl.Int32, "microbatch": pl.Int32, "phase": pl.String, "backward": pl.Boolean,
     "op": pl.String, "kind": pl.String, "m": pl.Int64, "n": pl.Int64, "k": pl.Int64, "groups": pl.Int64,
-    "rows": pl.Float64, "dtype": pl.String, "flops": pl.Int64, "bytes": pl.Int64, "start_ns": pl.Int64,
-    "kernel_ns": pl.Int64, "gap_ns": pl.Int64, "num_kernels": pl.Int64, "tile_m": pl.Int32, "tile_n": pl.Int32,
-    "is_expert": pl.Boolean, "is_recompute": pl.Boolean,
+    "divided": pl.String, "rows": pl.Float64, "dtype": pl.String, "flops": pl.Int64, "bytes": pl.Int64,
+    "start_ns": pl.Int64, "kernel_ns": pl.Int64, "gap_ns": pl.Int64, "num_kernels": pl.Int64,
+    "tile_m": pl.Int32, "tile_n": pl.Int32, "is_expert": pl.Boolean, "is_recompute": pl.Boolean,
 }  # fmt: skip
 """``kernel_ns``: summed durations of its kernels (of the operation itself on a host-only trace), 0 where none is
 recorded. ``gap_ns``: device idle between its kernels, and since the expert product before it in the same layer,
@@ -71,7 +71,7 @@ def _operations(events: pl.DataFrame) -> pl.DataFrame:
     rows = [(*row, found) for row in distinct.rows() if (found := matrix_op(*row)) is not None]
     if not rows:
         return pl.DataFrame(schema={"op": pl.String})
-    shape = ("kind", "m", "n", "k", "groups", "rows", "flops", "bytes", "dtype")
+    shape = ("kind", "m", "n", "k", "groups", "divided", "rows", "flops", "bytes", "dtype")
     table = pl.DataFrame(
         [(*row[:4], *(getattr(row[4], name) for name in shape)) for row in rows],
         schema={name: SCHEMA.get(name, pl.String) for name in (*key, *shape)},

@@ -53,6 +53,8 @@ class MatrixOp:
     flops: int
     bytes: int
     dtype: str
+    divided: str = ""
+    """``m``, ``n`` or ``k``: the dimension that a grouped product divides among its groups."""
 
 
 class UnknownShapeError(Exception):
@@ -173,11 +175,12 @@ def _grouped(dims: Dims, types: Sequence[str], concrete: Dims) -> MatrixOp:  # n
     if len(left) == 3 and len(right) == 3:
         return _product("grouped", (left[0], m, n, k), types, 0)
     groups = right[0] if len(right) == 3 else left[0] if len(left) == 3 else _num_offsets(dims)
-    divided = m if len(right) == 3 else n if len(left) == 3 else k
+    divided = "m" if len(right) == 3 else "n" if len(left) == 3 else "k"
+    rows = {"m": m, "n": n, "k": k}[divided] / max(groups, 1)
     left_bytes = prod(left) * a
     result = (groups if len(left) == len(right) == 2 else 1) * m * n * _result(a)
     moved = left_bytes + prod(right) * b + result
-    return MatrixOp("grouped", m, n, k, groups, divided / max(groups, 1), 2 * m * n * k, moved, _dtype(types, 0))
+    return MatrixOp("grouped", m, n, k, groups, rows, 2 * m * n * k, moved, _dtype(types, 0), divided)
 
 
 def _num_offsets(dims: Dims) -> int:
