@@ -66,6 +66,16 @@ def test_gaps_between_single_experts_count_and_those_before_the_first_do_not(tmp
     ]
 
 
+def test_a_stall_between_experts_is_no_launch_gap(tmp_path: Path) -> None:
+    rank = TinyRank(0, world_size=1)
+    rank.step(1, 0, 1_000_000)
+    rank.annotate("moescope::L2.mb0.experts", 5, 500_000)
+    for at in (10, 300_000):
+        rank.op("aten::mm", at, 50, **{"Input Dims": [[4, 8], [8, 2]]}, **BF16)
+        rank.kernel("gemm", at + 100, 60, launched=at + 5)
+    assert calls_of(rank, tmp_path)["gap_ns"].to_list() == [0, 0]
+
+
 def test_experts_in_an_unannotated_backward_pass_are_known_by_their_shapes(tmp_path: Path) -> None:
     rank = TinyRank(0, world_size=1)
     rank.step(1, 0, 1000)

@@ -30,6 +30,9 @@ SCHEMA = {
 recorded. ``gap_ns``: device idle between its kernels, and since the expert product before it in the same layer,
 microbatch and direction. ``start_ns``: of its first kernel, local clock. ``rows``: see ``shapes.MatrixOp``."""
 
+MAX_LAUNCH_GAP_NS = 100_000
+"""A longer stretch of idleness before an expert's product is a stall (the allocator, a copy to the host), not a launch."""
+
 
 def gemm_calls(events: pl.DataFrame, launch: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """The columns of SCHEMA, one row per matrix operation inside a step, in time order.
@@ -151,5 +154,6 @@ def _with_gaps(ops: pl.DataFrame, events: pl.DataFrame | None) -> pl.DataFrame:
     same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in [*place, "is_expert"])
     follows = same & pl.col("is_expert") & (pl.col("num_kernels") > 0) & pl.col("phase").is_not_null()
     within = (pl.col("last_ns") - pl.col("first_ns") - pl.col("kernel_ns")).clip(0).fill_null(0)
-    ahead = pl.when(follows.fill_null(False)).then(pl.Series(np.where(before >= 0, idle, 0)).clip(0)).otherwise(0)
+    launch_gap = np.where((before >= 0) & (idle > 0) & (idle <= MAX_LAUNCH_GAP_NS), idle, 0)
+    ahead = pl.when(follows.fill_null(False)).then(pl.Series(launch_gap)).otherwise(0)
     return ops.with_columns(gap_ns=within + ahead)

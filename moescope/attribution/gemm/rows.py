@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "rank": pl.Int64, "step": pl.Int64, "microbatch": pl.Int32, "layer": pl.Int32, "group_rows": pl.List(pl.Int64),
 }  # fmt: skip
 
