@@ -23,7 +23,13 @@ from moescope.trainer.mesh import make_mesh, start_process_group
 KEPT = "what was recorded until then is in the run directory; --resume continues from its last checkpoint, if any"
 
 
-LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket", "remote process exited")
+LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket",
+    "remote process exited",
+)
 LOST_PEER_WAIT_S = 5.0
 """A rank that only lost its peer waits for the launcher to find that peer, so that the one named is the one at fault."""
 
