@@ -155,14 +155,20 @@ def _fault(
 
 
 def hottest(config: SimConfig, steps: Sequence[Sequence[Microbatch]]) -> list[int]:
-    """The rank of each expert-parallel group that received most rows in the run, hottest first."""
-    total = np.zeros(config.ranks, dtype=np.int64)
+    """The ranks that received most rows in their group, most to blame first.
+
+    In each microbatch and layer the hottest rank of each group is to blame for its rows above the mean; ranks with
+    less than half of the largest blame are left out.
+    """
+    blame = np.zeros(config.ranks)
+    groups = np.arange(config.ranks).reshape(-1, config.ep)
     for mb in (mb for step in steps for mb in step):
         for layer in mb.routing:
-            total += mb.received(layer)
-    grouped = total.reshape(-1, config.ep)
-    hot = grouped.argmax(1) + np.arange(len(grouped)) * config.ep
-    return [int(rank) for rank in hot[np.argsort(-total[hot], kind="stable")]]
+            rows = mb.received(layer)[groups]
+            hot = groups[np.arange(len(groups)), rows.argmax(1)]
+            blame[hot] += rows.max(1) - rows.mean(1)
+    order = np.argsort(-blame, kind="stable")
+    return [int(rank) for rank in order if blame[rank] > 0 and blame[rank] >= blame.max() / 2]
 
 
 def _row(c: CollectiveTruth) -> dict[str, object]:
