@@ -16,6 +16,10 @@ from moescope.align.frames import conform
 from moescope.align.robust import lad_line
 from moescope.attribution.timeline import Activity, FloatArray, Timeline
 
+MIN_POINTS = 4
+EVEN_SHARE = 0.02
+"""Rows that spread by less than this share of the largest count as equal."""
+
 SCHEMA = {
     "instance": pl.Int64, "step": pl.Int64, "layer": pl.Int32, "microbatch": pl.Int32, "backward": pl.Boolean,
     "turn": pl.Int64, "rank": pl.Int64, "rows": pl.Float64, "work_ns": pl.Float64,
@@ -57,17 +61,18 @@ def expert_work(rows: pl.DataFrame, work: FloatArray) -> pl.DataFrame:
 def row_costs(work: pl.DataFrame) -> dict[bool, RowCost]:
     """The cost of a row, forward (False) and backward (True), fitted over all ranks by least absolute deviations.
 
-    A single slow rank does not move it: it is a minority of the points.
+    A single slow rank does not move it: it is a minority of the points. Rows that hardly differ tell no slope, and need
+    none: the line through zero and the median then expects the same of every rank.
     """
     costs = {}
     for (backward,), part in work.filter(pl.col("work_ns") > 0).group_by(["backward"]):
         x, y = part["rows"].to_numpy(), part["work_ns"].to_numpy()
-        if len(x) < 4 or np.ptp(x) <= 0.02 * max(x.max(), 1.0):
+        is_even = np.ptp(x) <= EVEN_SHARE * max(x.max(), 1.0)
+        if len(x) < MIN_POINTS and not is_even:
             continue
-        line = lad_line(x, y)
-        slope, fixed = max(line.slope, 0.0), line.intercept
-        if fixed < 0 < x.sum():
-            slope, fixed = float(np.median(y / np.maximum(x, 1))), 0.0
+        slope, fixed = float(np.median(y / np.maximum(x, 1))), 0.0
+        if not is_even and (line := lad_line(x, y)).intercept >= 0:
+            slope, fixed = max(line.slope, 0.0), line.intercept
         residual = float(np.median(np.abs(y - fixed - slope * x)))
         costs[bool(backward)] = RowCost(fixed, slope, residual, len(x))
     return costs

@@ -57,6 +57,14 @@ def test_a_slow_rank_is_blamed_by_the_other_group_too(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_at_equal_rows_a_slow_rank_is_not_taken_for_a_hot_one(tmp_path: Path, num_steps: int) -> None:
+    """Forced uniform routing: rows never differ, so no cost of a row can be fitted from their differences."""
+    analysis = analysed(tmp_path, [balanced(0)] * num_steps, pace={1: 1.5})
+    assert charged(analysis) == {("slow_rank", 1): pytest.approx(3 * 0.5 * NS_PER_ROW * 20, abs=2)}
+    assert [finding.rank for finding in analysis.findings if finding.code == "slow-rank"] == [1]
+
+
 def test_who_waited_for_whom(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, pace={1: 1.5})
     excess = 0.5 * NS_PER_ROW * mean_rows()

@@ -178,7 +178,7 @@ def test_the_cost_of_a_row_is_fitted_without_the_slow_rank() -> None:
     assert cost.num_points == 40
 
 
-def test_forward_and_backward_rows_cost_differently_and_equal_rows_tell_no_cost() -> None:
+def test_forward_and_backward_rows_cost_differently() -> None:
     rows = [10.0, 20.0, 30.0, 40.0]
     both = work(
         [(0, 1, 0, False, rank, n, 2 * n) for rank, n in enumerate(rows)]
@@ -188,4 +188,9 @@ def test_forward_and_backward_rows_cost_differently_and_equal_rows_tell_no_cost(
         False: 2.0,
         True: 4.0,
     }
-    assert row_costs(work([(0, 1, 0, False, rank, 10.0, 20.0) for rank in range(8)])) == {}
+
+
+def test_equal_rows_tell_the_median_cost_of_a_row_and_few_uneven_ones_none() -> None:
+    equal = row_costs(work([(0, 1, 0, False, rank, 10.0, 30.0 if rank == 2 else 20.0) for rank in range(4)]))[False]
+    assert (equal.fixed_ns, equal.ns_per_row) == (0.0, 2.0)
+    assert row_costs(work([(0, 1, 0, False, rank, 10.0 * rank, 20.0) for rank in range(3)])) == {}
