@@ -72,6 +72,10 @@ FAULTS: dict[str, Callable[[Rng, int], str]] = {
 }
 """Faults by the name of their row, drawn for a number of ranks."""
 
+ALIASES = {"expert_load": ("expert_load", "volume_imbalance")}
+"""A skew shows as uneven expert time and as uneven transfers; either names it, and both together are its cost."""
+UNWAITED = {"small-gemm": "small_gemm", "slow-network": "slow_network"}
+"""Findings of what costs every rank alike, so that none waits for another, and the cause that each stands for."""
 NOTICEABLE = 0.005
 """Share of the step below which a charge counts as nothing found."""
 
@@ -146,6 +150,10 @@ def score(case: Case, analysis: Analysis, truth: Truth, seconds: dict[str, float
     costs: dict[tuple[str, int | None], int] = defaultdict(int)
     for cause in analysis.causes:
         costs[cause.cause, cause.rank] += cause.cost_ns_per_step
+    for finding in analysis.findings:
+        cause = UNWAITED.get(finding.code)
+        if cause and not any(name == cause for name, _ in costs):
+            costs[cause, finding.rank] = finding.cost_ns_per_step
     ranked = sorted(costs.items(), key=lambda item: -item[1])
     fault = next((f for f in truth["faults"] if f["cause"]), None)
     findings = [f.code for f in analysis.findings]
@@ -171,15 +179,16 @@ def _diagnosis(
         return "balanced" in findings and not blamed, None, max((ns for _, ns in ranked), default=0) / step
     if not ranked:
         return False, None, abs(fault["cost_ns_per_step"]) / step
+    names = ALIASES.get(fault["cause"], (fault["cause"],))
     by_cause: dict[str, int] = defaultdict(int)
     for (name, _), ns in ranked:
-        by_cause[name] += ns
+        by_cause[fault["cause"] if name in names else name] += ns
     top = max(by_cause, key=lambda name: by_cause[name])
-    rank = next((rank for (name, rank), _ in ranked if name == top), None)
+    rank = next((rank for (name, rank), _ in ranked if name == top or (top == fault["cause"] and name in names)), None)
     named = rank is not None and len(fault["ranks"]) < truth["ranks"]
-    noticed = by_cause[top] >= NOTICEABLE * step
-    error = max(abs(by_cause[name] - cost) for name, cost in fault["costs_ns_per_step"].items())
-    return top == fault["cause"] and noticed, rank in fault["ranks"] if named else None, error / step
+    right = top == fault["cause"] and by_cause[top] >= NOTICEABLE * step
+    error = abs(by_cause[fault["cause"]] - fault["cost_ns_per_step"])
+    return right, rank in fault["ranks"] if named else None, error / step
 
 
 def _wait_error(analysis: Analysis, truth: Truth) -> float:

@@ -145,7 +145,7 @@ def _fault(
     return {
         "fault": fault.describe(),
         "kind": fault.kind,
-        "cause": max(costs, key=lambda name: costs[name]) if costs else None,
+        "cause": fault.cause,
         "rank": culprits[0] if len(culprits) == 1 else None,
         "ranks": culprits,
         "layer": None if layer < 0 else layer,
