@@ -151,9 +151,9 @@ def score(case: Case, analysis: Analysis, truth: Truth, seconds: dict[str, float
     for cause in analysis.causes:
         costs[cause.cause, cause.rank] += cause.cost_ns_per_step
     for finding in analysis.findings:
-        cause = UNWAITED.get(finding.code)
-        if cause and not any(name == cause for name, _ in costs):
-            costs[cause, finding.rank] = finding.cost_ns_per_step
+        unwaited = UNWAITED.get(finding.code)
+        if unwaited and not any(name == unwaited for name, _ in costs):
+            costs[unwaited, finding.rank] = finding.cost_ns_per_step
     ranked = sorted(costs.items(), key=lambda item: -item[1])
     fault = next((f for f in truth["faults"] if f["cause"]), None)
     findings = [f.code for f in analysis.findings]
