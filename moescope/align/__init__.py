@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from moescope.align.clocks import HostClock, host_clocks
+from moescope.align.crosscheck import clock_free_disagreement_ns
 from moescope.align.match import Refusal, match
 from moescope.align.phases import infer_phases
 from moescope.align.transfer import TransferModel
@@ -25,6 +26,8 @@ class Alignment:
     models: Mapping[str, TransferModel]
     refusals: tuple[Refusal, ...]
     num_unmatched: int
+    clock_free_disagreement_ns: int = 0
+    """See ``crosscheck.clock_free_disagreement_ns``."""
 
     def clock_of(self, rank: int) -> HostClock:
         """The clock of the rank's host."""
@@ -49,7 +52,8 @@ def align_ranks(
         .then(pl.col("rank").replace_strict(uncertainty, return_dtype=pl.Int64).max().over("instance"))
         .otherwise(0)
     )
-    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched)
+    disagreement = clock_free_disagreement_ns(rows)
+    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched, disagreement)
 
 
 def _on_common_clock(rows: pl.DataFrame, clocks: Sequence[HostClock]) -> pl.DataFrame:

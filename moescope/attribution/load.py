@@ -58,6 +58,24 @@ def random_floor(num_assignments: float, num_bins: int) -> float:
     return float(np.sqrt(2 * np.log(num_bins) * num_bins / num_assignments))
 
 
+def variation(loads: FloatArray) -> float:
+    """Coefficient of variation, std / mean; 0 for no load."""
+    mean = float(loads.mean()) if len(loads) else 0.0
+    return float(loads.std() / mean) if mean > 0 else 0.0
+
+
+def gini(loads: FloatArray) -> float:
+    """Gini coefficient of the loads: 0 when even, near 1 when one takes all.
+
+    sum_i (2i - n - 1) x_(i) / (n sum x) over the sorted loads.
+    """
+    total = float(loads.sum())
+    if total <= 0:
+        return 0.0
+    ordered, n = np.sort(loads), len(loads)
+    return float(((2 * np.arange(1, n + 1) - n - 1) * ordered).sum() / (n * total))
+
+
 def normalised_entropy(loads: FloatArray) -> float:
     """Entropy of the load's distribution over ln(number of bins): 1 when even, 0 when one takes all."""
     total = loads.sum()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -31,6 +31,8 @@ class Inputs:
     memory: Mapping[int, MemoryProfile]
     problems: Sequence[str]
     """What reading lost, in words."""
+    load_layers: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """``layer, entropy, dead_share, dropped_share``; null where not recorded, empty where no counts are known."""
     gemms: Gemms | None = None
     """Matrix operations; None where no shape is recorded."""
 

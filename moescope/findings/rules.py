@@ -10,6 +10,7 @@ import polars as pl
 from moescope.align import HostClock
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
+from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_rank import RANK_RULES
 
 NOTICEABLE = 0.02
@@ -22,6 +23,8 @@ STANDS_OUT = 2.0
 """A rank is singled out when its cost is this many times the median rank's."""
 FLOOR_FACTOR = 1.5
 """Load imbalance below this many times the random-routing level is noise."""
+MAX_DISAGREEMENT = 0.05
+"""Share of the step by which aligned waits may differ from those that need no clock."""
 MEMORY_NEAR_FULL = 0.90
 MEMORY_SPREAD = 1.30
 
@@ -321,7 +324,9 @@ def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
     rows = inputs.alignment.collectives.filter((pl.col("tier") == "across hosts") & (pl.col("arrival_wait_ns") > 0))
     typical = _mean(rows, "arrival_wait_ns") or 0.0
     loose = worst.uncertainty_ns > 0.1 * typical and worst.uncertainty_ns > 1e-3 * inputs.step_ns
-    if not (worst.contradictory or _is_untied(worst) or loose):
+    disagreement = inputs.alignment.clock_free_disagreement_ns / inputs.attribution.num_steps
+    disagrees = disagreement > MAX_DISAGREEMENT * inputs.step_ns
+    if not (worst.contradictory or _is_untied(worst) or loose or disagrees):
         return
     why = "no collective spans it" if _is_untied(worst) else f"known to +-{_ms(worst.uncertainty_ns)}"
     yield Finding(
@@ -343,6 +348,7 @@ def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
             "low_ns": worst.low_ns,
             "high_ns": worst.high_ns,
             "mean_wait_across_hosts_ns": round(typical),
+            "disagreement_with_clock_free_waits_ns_per_step": round(disagreement),
         },
     )
 
@@ -400,6 +406,8 @@ RULES: tuple[Rule, ...] = (
     exposed_communication,
     host_bound,
     *RANK_RULES,
+    router_collapse,
+    dropped_tokens,
     memory_peak,
     clock_uncertain,
     incomplete_input,

@@ -17,8 +17,6 @@ from moescope.telemetry import Telemetry
 from moescope.trace import TraceDirectory
 from moescope.views.model import (
     Clock,
-    Collective,
-    CollectiveRank,
     Json,
     RankMemory,
     RankStep,
@@ -28,13 +26,8 @@ from moescope.views.model import (
     Unions,
 )
 
-MAX_COLLECTIVE_ROWS = 400_000
-"""Collectives beyond this many rank rows are left to the tables; the sums over them are complete."""
 
-
-def sources(
-    directory: TraceDirectory, host_of_rank: Mapping[int, str], alignment: Alignment
-) -> tuple[Source, ...]:
+def sources(directory: TraceDirectory, host_of_rank: Mapping[int, str], alignment: Alignment) -> tuple[Source, ...]:
     """One entry per trace window, on the common clock."""
     return tuple(
         Source(
@@ -112,30 +105,6 @@ def clocks(alignment: Alignment) -> tuple[Clock, ...]:
         )
         for clock in alignment.clocks
     )
-
-
-def collectives(alignment: Alignment) -> tuple[Collective, ...]:
-    """Matched collectives with every rank's part, in time order."""
-    rows = alignment.collectives.head(MAX_COLLECTIVE_ROWS)
-    out = []
-    for _, part in rows.group_by(["instance"], maintain_order=True):
-        group, kind, sequence, step, layer, phase, backward = part.select(
-            "group", "kind", "sequence", "step", "layer", "phase", "backward"
-        ).row(0)
-        by_rank = part.select(
-            "rank",
-            "start_ns",
-            "end_ns",
-            "arrival_wait_ns",
-            "removable_wait_ns",
-            "transfer_ns",
-            "send_bytes",
-            "recv_bytes",
-        )
-        phase = f"{phase}.bwd" if phase and backward else phase
-        ranks = tuple(CollectiveRank(**row) for row in by_rank.iter_rows(named=True))
-        out.append(Collective(group, kind, sequence, step, layer, phase, ranks))
-    return tuple(out)
 
 
 def memory(

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from moescope.attribution import Attribution
-from moescope.attribution.load import Counts, dead_experts, imbalance_cost_ns, intervals, random_floor
+from moescope.attribution.load import Counts, dead_experts, gini, imbalance_cost_ns, intervals, random_floor, variation
 from moescope.views.model import Load, LoadInterval, LoadLayer
 
 MAX_INTERVALS = 20_000
@@ -72,6 +72,9 @@ def _layer(layer: int, part: pl.DataFrame, ranks: tuple[int, ...], counts: Count
         entropy=_mean(part["entropy"]) if known else None,
         hottest_rank=ranks[int(np.argmax(rank_tokens))],
         cost_ns_per_step=cost_ns,
+        cv_expert=float(np.mean([variation(row) for row in experts])) if known else None,
+        cv_rank=float(np.mean([variation(row.to_numpy()) for row in part["tokens"]])),
+        gini_expert=float(np.mean([gini(row) for row in experts])) if known else None,
     )
 
 

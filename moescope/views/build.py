@@ -16,8 +16,9 @@ from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
-from moescope.views.assemble import clocks, collectives, memory, provenance, rank_steps, sources, steps, telemetry_steps
+from moescope.views.assemble import clocks, memory, provenance, rank_steps, sources, steps, telemetry_steps
 from moescope.views.assemble_causes import causes, wait_edges, waits
+from moescope.views.assemble_collectives import collectives
 from moescope.views.assemble_gemm import find_gemms, gemm_view
 from moescope.views.assemble_load import load_view
 from moescope.views.gather import finding_inputs, missing

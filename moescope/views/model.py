@@ -148,6 +148,18 @@ class Collective:
     layer: int | None
     phase: str | None
     by_rank: tuple[CollectiveRank, ...]
+    tier: str = ""
+    """``within host`` or ``across hosts``."""
+    span_ns: int = 0
+    """From the last arrival to the last end: the transfer with everyone there."""
+    algbw_gb_per_s: float | None = None
+    """Bytes of the largest rank's buffer over the shortest participation, which holds no wait; null without sizes."""
+    busbw_gb_per_s: float | None = None
+    base_ns: int | None = None
+    """What the link model gives for even volumes; base, volume imbalance and inefficiency sum to the span."""
+    volume_imbalance_ns: int | None = None
+    inefficiency_ns: int | None = None
+    """The rest, signed; these three are for all-to-alls whose sizes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +184,11 @@ class LoadLayer:
     hottest_rank: int
     cost_ns_per_step: int | None
     """Sum over microbatches of (max over ranks - mean) expert time."""
+    cv_expert: float | None = None
+    """Mean over microbatches of std / mean over experts."""
+    cv_rank: float = 0.0
+    gini_expert: float | None = None
+    """Mean over microbatches of the Gini coefficient over experts: 0 even, near 1 when one takes all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""A baseline that ``moescope baseline`` measured: what this allocation's products, memory and exchanges can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moescope.align.robust import lad_line
+from moescope.align.transfer import TransferModel
+from moescope.errors import InputUnreadableError
+
+SCHEMA = "moescope.baseline/1"
+MIN_EXCHANGES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """``flops_per_ns``: the best rate of a product by element type. ``transfers``: by tier, as ``transfer.fit_transfer``."""
+
+    file: str
+    device: str
+    flops_per_ns: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes_per_ns: float | None = None
+    transfers: Mapping[str, TransferModel] = field(default_factory=dict)
+
+
+def read_baseline(file: Path) -> Baseline:
+    """Read the file; raises ``InputUnreadableError`` where it is no baseline."""
+    hint = "Write one with moescope baseline on the machines of the run."
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputUnreadableError(f"{file} cannot be read as a baseline: {error}", hint=hint) from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise InputUnreadableError(f"{file} is no baseline: its schema is not {SCHEMA}", hint=hint)
+    try:
+        return Baseline(
+            file=str(file),
+            device=str(found.get("device", "")),
+            flops_per_ns=_rates(found.get("gemm") or []),
+            memory_bytes_per_ns=float(found["memory"]["gb_per_s"]) if found.get("memory") else None,
+            transfers=_transfers(found),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputUnreadableError(f"{file} is damaged: {type(error).__name__}: {error}", hint=hint) from error
+
+
+def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The best rate over shapes and rows by element type, FLOPs per ns."""
+    best: dict[str, float] = {}
+    for row in rows:
+        dtype = str(row["dtype"])
+        best[dtype] = max(best.get(dtype, 0.0), float(row["rate_tflops"]) * 1e3)
+    return best
+
+
+def _transfers(found: Mapping[str, Any]) -> dict[str, TransferModel]:
+    """``alpha + busiest bytes / B`` over the all-to-alls, for the tier that the baseline's ranks span."""
+    rows = [row for row in found.get("collectives") or [] if str(row["collective"]).startswith("all_to_all")]
+    if len(rows) < MIN_EXCHANGES:
+        return {}
+    time_ns = np.array([float(row["time_us"]) * 1e3 for row in rows])
+    moved = np.array([float(row["busbw_gb_per_s"]) for row in rows]) * time_ns
+    line = lad_line(moved, time_ns)
+    largest = int(np.argmax(moved))
+    slope = line.slope if line.slope > 0 else float(time_ns[largest] / max(moved[largest], 1.0))
+    alpha = max(line.intercept, 0.0)
+    residual = float(np.median(np.abs(time_ns - alpha - slope * moved)))
+    tier = "across hosts" if len(found.get("hosts") or []) > 1 else "within a host"
+    return {tier: TransferModel(tier, alpha, 1 / slope, residual, len(rows), "baseline")}
