@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from moescope.align.robust import lad_line
+from moescope.align.robust import FloatArray, lad_line
 from moescope.align.transfer import TransferModel
 from moescope.errors import InputUnreadableError
 
@@ -20,7 +20,7 @@ MIN_EXCHANGES = 3
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """``flops_per_ns``: the best rate of a product by element type. ``transfers``: by tier, as ``transfer.fit_transfer``."""
+    """``flops_per_ns``: the best rate of a product by element type; ``transfers``: by tier, as of ``fit_transfer``."""
 
     file: str
     device: str
@@ -60,16 +60,26 @@ def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _transfers(found: Mapping[str, Any]) -> dict[str, TransferModel]:
-    """``alpha + busiest bytes / B`` over the all-to-alls, for the tier that the baseline's ranks span."""
-    rows = [row for row in found.get("collectives") or [] if str(row["collective"]).startswith("all_to_all")]
-    if len(rows) < MIN_EXCHANGES:
+    """``alpha + bottleneck bytes / B`` over the all-to-alls, for the tier that the baseline's ranks span."""
+    num_hosts = len(found.get("hosts") or [])
+    rows = found.get("collectives") or []
+    if num_hosts > 1:  # of an even exchange alone is known what goes to other hosts
+        tier, remote = "across hosts", 1 - 1 / num_hosts
+        points = [(row["size_bytes"] * remote, row["time_us"]) for row in rows if row["collective"] == "all_to_all"]
+    else:
+        tier = "within host"
+        exchanges = [row for row in rows if row["collective"] in ("all_to_all", "all_to_allv")]
+        points = [(row["busbw_gb_per_s"] * row["time_us"] * 1e3, row["time_us"]) for row in exchanges]
+    if len(points) < MIN_EXCHANGES:
         return {}
-    time_ns = np.array([float(row["time_us"]) * 1e3 for row in rows])
-    moved = np.array([float(row["busbw_gb_per_s"]) for row in rows]) * time_ns
+    moved, time_us = np.array(points, dtype=np.float64).T
+    return {tier: _line(tier, moved, time_us * 1e3)}
+
+
+def _line(tier: str, moved: FloatArray, time_ns: FloatArray) -> TransferModel:
     line = lad_line(moved, time_ns)
     largest = int(np.argmax(moved))
     slope = line.slope if line.slope > 0 else float(time_ns[largest] / max(moved[largest], 1.0))
     alpha = max(line.intercept, 0.0)
     residual = float(np.median(np.abs(time_ns - alpha - slope * moved)))
-    tier = "across hosts" if len(found.get("hosts") or []) > 1 else "within a host"
-    return {tier: TransferModel(tier, alpha, 1 / slope, residual, len(rows), "baseline")}
+    return TransferModel(tier, alpha, 1 / slope, residual, len(moved), "baseline")

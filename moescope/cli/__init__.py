@@ -17,7 +17,7 @@ import click
 from moescope import __version__
 from moescope.cli.boundary import guarded
 
-COMMANDS = ("train", "simulate", "analyze", "report", "serve", "doctor", "compare", "export")
+COMMANDS = ("train", "simulate", "analyze", "report", "serve", "doctor", "compare", "export", "baseline")
 """The order of the help page: the order in which they are used."""
 
 

@@ -31,7 +31,7 @@ recorded. ``gap_ns``: device idle between its kernels, and since the expert prod
 microbatch and direction. ``start_ns``: of its first kernel, local clock. ``rows``: see ``shapes.MatrixOp``."""
 
 MAX_LAUNCH_GAP_NS = 100_000
-"""A longer stretch of idleness before an expert's product is a stall (the allocator, a copy to the host), not a launch."""
+"""A longer idle stretch before an expert's product is a stall (the allocator, a copy to the host), not a launch."""
 
 
 def gemm_calls(events: pl.DataFrame, launch: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
