@@ -40,7 +40,7 @@ def open_files(folder: Path, files: Mapping[str, str | bytes], **options: object
 
 
 def told(directory: TraceDirectory) -> str:
-    """What was read: ``rank.window category/kind start+duration ns, ... ! problem codes``; of kernels the kind alone."""
+    """What was read: ``rank.window category/kind start+duration ns, ... ! problem codes``; of kernels the kind."""
     parts = []
     for one in directory.ranks:
         rows = one.events(["category", "kind", "start_ns", "dur_ns"]).iter_rows()

@@ -67,6 +67,11 @@ def _fill_events(block: Block, data: bytes, records: Records) -> None:
     args = [event.args or _NO_ARGS for event in rows]
     start, duration = _times(data, rows)
     keep = _check_times(start, duration, index, block.faults)
+    names, threads = [event.name for event in rows], [event.tid for event in rows]
+    processes = [event.pid for event in rows]
+    for code, values in (("no-name", names), ("no-thread", threads), ("no-thread", processes)):
+        if None in values:
+            block.faults.append((code, values.count(None), int(index[values.index(None)])))
     linked = [
         a.correlation is not None or a.device is not None or a.stream is not None or a.bytes is not None for a in args
     ]
@@ -84,9 +89,9 @@ def _fill_events(block: Block, data: bytes, records: Records) -> None:
             "ts_ns": start[0],
             "dur_ns": duration[0],
             "recorded": _words([event.cat for event in rows]),
-            "name": _words([event.name for event in rows]),
-            "pid": _processes([event.pid for event in rows], block.labels),
-            "tid": _integers([event.tid for event in rows]),
+            "name": _words(names),
+            "pid": _processes(processes, block.labels),
+            "tid": _integers(threads),
             **_linked_columns(args, at_linked, list(compress(args, linked))),
             **_operator_columns(len(args), at_operators, list(compress(args, operators))),
         }

@@ -32,6 +32,10 @@ SORTS: dict[str, Sort] = {
     ),
     "unknown-phase": Sort("events without a phase (ph) that the format knows", _GONE, True),
     "odd-fields": Sort("events with fields of a wrong type", "these fields were left out", True),
+    "no-name": Sort("complete events without a name", "what they did is unknown: a kernel counts as compute", True),
+    "no-thread": Sort(
+        "complete events without a process or a thread", "what ran inside them or launched from them is unknown", True
+    ),
     "bad-memory": Sort("memory events without a usable timestamp", "the memory curve lacks them", True),
     "junk": Sort("bytes between events that belong to none", "what they were is lost", True),
     "metadata-damaged": Sort(

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-Scalar = int | float | str | bool | None
+Scalar = int | float | str | None
 NO_TEXT = msgspec.Raw()
 """Stands for an argument that is absent."""
 

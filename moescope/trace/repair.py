@@ -89,16 +89,18 @@ def _redecode_text(text: str) -> tuple[str, int]:
         return raw.decode("utf-8", "replace"), 1
 
 
+_EVENT_FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+_ARGUMENTS = ("External id", "external id", "device", "stream", "correlation", "bytes")
+
+
 def plain_fields(event: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """``event`` without the fields whose type no event has, and whether there were any."""
+    odd = [key for key in _EVENT_FIELDS if isinstance(event.get(key), list | dict | bool)]
+    odd += [key for key in ("ph", "cat") if isinstance(event.get(key), int | float)]
     args = event.get("args")
-    kept = {key: value for key, value in event.items() if key == "args" or not isinstance(value, list | dict)}
-    for key in ("ph", "cat"):
-        if kept.get(key) is not None and not isinstance(kept[key], str):
-            del kept[key]
-    if args is None or isinstance(args, dict):
-        scalars = ("External id", "external id", "device", "stream", "correlation", "bytes")
-        fine = {k: v for k, v in (args or {}).items() if not (k in scalars and isinstance(v, list | dict))}
-        return kept | {"args": fine}, len(kept) < len(event) or len(fine) < len(args or {})
-    del kept["args"]
-    return kept, True
+    if isinstance(args, dict):
+        odd_args = [key for key in _ARGUMENTS if isinstance(args.get(key), list | dict | bool)]
+        args = {key: value for key, value in args.items() if key not in odd_args}
+        return {key: value for key, value in event.items() if key not in odd} | {"args": args}, bool(odd or odd_args)
+    odd += [] if args is None else ["args"]
+    return {key: value for key, value in event.items() if key not in odd}, bool(odd)

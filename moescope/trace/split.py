@@ -20,7 +20,7 @@ BLOCK_BYTES = 4 << 20
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)"\s*:'
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=\{|\]|\Z)")
-_LOST_KEY = re.compile(rb"\[\s*(?=" + EVENT_START.encode() + rb")")
+_FIRST_EVENT = re.compile(rb'\{\s*"(?:name"\s*:\s*"[^"]*"\s*,\s*")?ph"\s*:')
 _SEPARATOR = re.compile(rb"\}\s*,\s*(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
 _WINDOW = 1 << 16
@@ -114,10 +114,9 @@ class Splitter:
             if match := _LIST_KEY.search(buffer, searched):
                 self.has_key = True
                 return self._split_head(buffer, match.end())
-        match = _LOST_KEY.search(buffer)
-        if match is not None and b'"ph"' in buffer:
+        if match := _FIRST_EVENT.search(buffer):
             self.key_lost = True
-            return self._split_head(buffer, match.end())
+            return self._split_head(buffer, match.start())
         self.head = bytes(buffer)
         return b""
 

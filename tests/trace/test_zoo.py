@@ -94,6 +94,7 @@ CONTENT = {
     "args is a word": (trace(K.replace("{", '{"args": "x", ', 1)), f"{ONE} ! odd-fields"),
     "metadata broken": (trace(K).replace('"schemaVersion": 1', '"schemaVersion": '), f"{ONE} ! metadata-damaged"),
     "key of the list broken": (trace(K).replace("traceEvents", "traceEv\x00nts"), f"{ONE} ! key-damaged metadata-damaged"),
+    "bracket of the list broken": (trace(K, deviceProperties=[{"id": 0, "name": "GPU"}]).replace('"traceEvents": [', '"traceEvents": _'), f"{ONE} ! key-damaged metadata-damaged"),
 }  # fmt: skip
 
 
