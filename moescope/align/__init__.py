@@ -35,17 +35,20 @@ class Alignment:
 
 
 def align_ranks(
-    instances: Sequence[pl.DataFrame], host_of_rank: Mapping[int, str], clock: pl.DataFrame | None = None
+    instances: Sequence[pl.DataFrame],
+    host_of_rank: Mapping[int, str],
+    clock: pl.DataFrame | None = None,
+    transfers: Mapping[str, TransferModel] | None = None,
 ) -> Alignment:
     """Match, align and split.
 
     ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``),
-    on the local clock.
+    on the local clock. ``transfers``: a baseline's models, which go before those fitted to the run.
     """
     matched = match(pl.concat(instances))
     clocks = host_clocks(matched.rows, host_of_rank, clock)
     rows = infer_phases(_on_common_clock(matched.rows, clocks))
-    rows, models = with_waits(rows, host_of_rank)
+    rows, models = with_waits(rows, host_of_rank, transfers)
     uncertainty = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}
     rows = rows.with_columns(
         clock_uncertainty_ns=pl.when(pl.col("tier") == "across hosts")

@@ -12,13 +12,15 @@ from moescope.align.transfer import TransferModel, fit_transfer
 from moescope.align.volume import with_volume
 
 
-def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.DataFrame, dict[str, TransferModel]]:
+def with_waits(
+    rows: pl.DataFrame, host_of_rank: Mapping[int, str], known: Mapping[str, TransferModel] | None = None
+) -> tuple[pl.DataFrame, dict[str, TransferModel]]:
     """Adds ``late_rank, arrival_wait_ns, removable_wait_ns, transfer_ns, tier, bottleneck_bytes, is_last, complete``.
 
     ``rows``: matched collectives on the common clock. ``arrival_wait``: until the last peer with data for this rank
     begins, never more than the collective's own duration; it and ``transfer`` sum to the duration.
     ``late_rank`` is that peer, null where nobody was later; ``is_last`` marks the last to arrive where arrivals differ.
-    Returns the transfer models used, per tier.
+    Returns the transfer models used, per tier: those in ``known`` (a baseline's), else fitted to the rows themselves.
     """
     rows = rows.with_columns(
         complete=pl.len().over("instance") == pl.col("members").list.len(),
@@ -41,7 +43,7 @@ def with_waits(rows: pl.DataFrame, host_of_rank: Mapping[int, str]) -> tuple[pl.
         & (pl.col("start_ns").min().over("instance") < pl.col("latest_ns")),
     )
     rows = with_volume(rows, host_of_rank)
-    models = fit_transfer(_instance_table(rows))
+    models = {**fit_transfer(_instance_table(rows)), **(known or {})}
     return _with_removable(rows, models), models
 
 

@@ -36,6 +36,9 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 @json_option
 @click.option("--with", "with_", type=NamesType(), default=(), help=f"Add to the JSON: {', '.join(EXTRAS)}.")
 @reading_options
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Hold the run against this file of moescope baseline."
+)
 @fail_on_option
 def command(
     path: Path,
@@ -46,6 +49,7 @@ def command(
     rank_regex: str | None,
     workers: int | None,
     cache: bool,
+    baseline: Path | None,
     fail_on: Sequence[str],
 ) -> int:
     """Say where the step of a run went, which rank and layer caused it, and what each fix would be worth.
@@ -59,7 +63,15 @@ def command(
     from moescope.views.json import to_json
 
     with progress("Analysing") as show:
-        analysis = analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+        analysis = analyze(
+            path,
+            hosts=hosts,
+            rank_regex=rank_regex,
+            workers=workers,
+            cache=cache,
+            baseline=baseline,
+            progress=show,
+        )
     if as_json:
         click.echo(json.dumps(to_json(analysis, with_)))
     else:

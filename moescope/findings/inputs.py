@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from moescope.align import Alignment
+from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution
 from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.memory import MemoryProfile
@@ -35,6 +36,8 @@ class Inputs:
     """``layer, entropy, dead_share, dropped_share``; null where not recorded, empty where no counts are known."""
     gemms: Gemms | None = None
     """Matrix operations; None where no shape is recorded."""
+    baseline: Baseline | None = None
+    """What the machines can do, where it was measured."""
 
     @property
     def step_ns(self) -> float:

@@ -10,6 +10,7 @@ import polars as pl
 from moescope.align import HostClock
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
+from moescope.findings.rules_baseline import below_baseline
 from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_rank import RANK_RULES
 
@@ -402,6 +403,7 @@ RULES: tuple[Rule, ...] = (
     slow_rank,
     late_host,
     slow_network,
+    below_baseline,
     volume_imbalance,
     exposed_communication,
     host_bound,

@@ -18,11 +18,13 @@ STANDS_OUT = 2.0
 """A rank is singled out when its cost is this many times the median rank's."""
 
 
-def _ms(ns: float) -> str:
+def ms(ns: float) -> str:
+    """A duration for people."""
     return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
 
 
-def _severity(share: float) -> str:
+def severity(share: float) -> str:
+    """Of a loss that is reported at all."""
     return "critical" if share >= GRAVE else "warning"
 
 
@@ -44,12 +46,12 @@ def small_gemm(inputs: Inputs) -> Iterator[Finding]:
     rows = f" with {found.rows_median:.0f} tokens per expert" if found.rows_median is not None else ""
     yield Finding(
         code="small-gemm",
-        severity=_severity(share),
+        severity=severity(share),
         rank=None,
         layer=_dearest_layer(found),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"The experts' matrix products{rows} take {_ms(cost)} per step longer than at the reference rate "
+        claim=f"The experts' matrix products{rows} take {ms(cost)} per step longer than at the reference rate "
         f"({source}), most of it {_WHAT[largest]}.",
         advice=_ADVICE[largest],
         confidence="low" if "device peak" in source else "medium",
@@ -125,7 +127,7 @@ def recompute_cost(inputs: Inputs) -> Iterator[Finding]:
         layer=None,
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"Forward work repeated in the backward pass takes {_ms(cost)} per step{extra}.",
+        claim=f"Forward work repeated in the backward pass takes {ms(cost)} per step{extra}.",
         advice="Recompute only what is large and cheap (expert activations, norms), or spend free memory on keeping "
         "more. The cost is an upper bound.",
         confidence="medium",
@@ -156,13 +158,13 @@ def allocator_stall(inputs: Inputs) -> Iterator[Finding]:
     whose = f"rank {worst}'s" if stands_out else "every rank's"
     yield Finding(
         code="allocator-stall",
-        severity=_severity(share),
+        severity=severity(share),
         rank=worst if stands_out else None,
         layer=None,
         cost_ns_per_step=round(cost if stands_out else mean),
         share_of_step=share if stands_out else inputs.share(mean),
         claim=f"Driver allocations and frees inside the step stall {whose} device for "
-        f"{_ms(cost if stands_out else mean)} per step.",
+        f"{ms(cost if stands_out else mean)} per step.",
         advice="Leave headroom or use expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), and "
         "round token counts up so that fewer sizes are asked for.",
         confidence="high" if inputs.attribution.num_steps >= 2 else "medium",

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution, RankProfile
 from moescope.attribution.gemm.loss import LOSS_PARTS
 from moescope.attribution.gemm.ranks import COSTS, Gemms, gemms
@@ -15,12 +16,17 @@ from moescope.telemetry import Telemetry
 from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
 
 
-def find_gemms(profiles: Sequence[RankProfile], telemetry: Telemetry | None) -> Gemms | None:
-    """Matrix operations of all ranks; None where no shape is recorded."""
+def find_gemms(
+    profiles: Sequence[RankProfile], telemetry: Telemetry | None, baseline: Baseline | None = None
+) -> Gemms | None:
+    """Matrix operations of all ranks, held against ``baseline`` if there is one; None where no shape is recorded."""
     parallel: Any = telemetry.run.get("parallel") if telemetry is not None else None
     parallel = parallel if isinstance(parallel, Mapping) else {}
     load = telemetry.expert_load if telemetry is not None else pl.DataFrame()
-    return gemms(profiles, local_rows(load, parallel.get("ep_groups") or (), parallel.get("expert_placement")))
+    rows = local_rows(load, parallel.get("ep_groups") or (), parallel.get("expert_placement"))
+    if baseline is None:
+        return gemms(profiles, rows)
+    return gemms(profiles, rows, baseline.flops_per_ns, baseline.memory_bytes_per_ns)
 
 
 def gemm_view(found: Gemms | None, attribution: Attribution) -> Gemm | None:

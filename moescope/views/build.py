@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from moescope.align import Alignment, align_ranks
+from moescope.align.baseline import Baseline, read_baseline
 from moescope.align.groups import with_members
 from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
 from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry
@@ -38,21 +39,26 @@ def analyze(
     rank_regex: str | None = None,
     workers: int | None = None,
     cache: bool = True,
+    baseline: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Read, align, attribute and judge the traces and telemetry under ``path``.
 
     ``hosts``: ranks that share a clock, one sequence per host, where the traces do not say. ``rank_regex``: see
-    ``trace.open_directory``. ``cache``: use and keep the result under ``.moescope/``. ``progress(done, total, what)``.
+    ``trace.open_directory``. ``cache``: use and keep the result under ``.moescope/``. ``baseline``: a file of
+    ``moescope baseline`` to hold the run against. ``progress(done, total, what)``.
     Raises ``InputUnreadableError`` when nothing could be read, ``DataMissingError`` when ``hosts`` names no rank
     that is there.
     """
     root = Path(path)
-    stored = results.result_path(root, (hosts, rank_regex)) if cache and root.exists() else None
+    measured = read_baseline(Path(baseline)) if baseline is not None else None
+    stored = results.result_path(root, (hosts, rank_regex, measured)) if cache and root.exists() else None
     if stored is not None and (known := results.load(stored)) is not None:
         return replace(known, path=str(root))
     directory = open_directory(root, rank_regex=rank_regex, workers=workers, progress=progress)
-    analysis = analyze_directory(directory, open_telemetry(root), hosts=hosts, workers=workers, progress=progress)
+    analysis = analyze_directory(
+        directory, open_telemetry(root), hosts=hosts, workers=workers, baseline=measured, progress=progress
+    )
     if stored is not None:
         results.save(stored, analysis)
     return analysis
@@ -64,6 +70,7 @@ def analyze_directory(
     *,
     hosts: HostGroups | None = None,
     workers: int | None = None,
+    baseline: Baseline | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """The same for a directory that is already open."""
@@ -71,7 +78,8 @@ def analyze_directory(
     host_of_rank = _hosts(directory.ranks, hosts)
     world = _world(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
-    alignment = align_ranks(members, host_of_rank, telemetry.clock if telemetry is not None else None)
+    clock = telemetry.clock if telemetry is not None else None
+    alignment = align_ranks(members, host_of_rank, clock, baseline.transfers if baseline is not None else None)
     attribution = attribute(profiles, alignment)
     counts = _counts(telemetry, alignment)
     return _assemble(
@@ -82,6 +90,7 @@ def analyze_directory(
         alignment=alignment,
         attribution=attribution,
         counts=counts,
+        baseline=baseline,
     )
 
 
@@ -94,12 +103,13 @@ def _assemble(
     alignment: Alignment,
     attribution: Attribution,
     counts: Counts | None,
+    baseline: Baseline | None,
 ) -> Analysis:
     run = dict(telemetry.run) if telemetry is not None else {}
     load = load_view(counts, attribution) if counts is not None else None
     world_size = len(_world(directory.ranks))
     basis = str(run.get("basis", "unknown"))
-    gemms = find_gemms(profiles, telemetry)
+    gemms = find_gemms(profiles, telemetry, baseline)
     inputs = finding_inputs(
         directory,
         telemetry,
@@ -109,6 +119,7 @@ def _assemble(
         counts=counts,
         load=load,
         gemms=gemms,
+        baseline=baseline,
         basis=basis,
         world_size=world_size,
     )

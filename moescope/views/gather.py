@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from moescope.align import Alignment
+from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution, RankProfile
 from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.load import Counts, intervals
@@ -26,6 +27,7 @@ def finding_inputs(
     counts: Counts | None,
     load: Load | None,
     gemms: Gemms | None,
+    baseline: Baseline | None,
     basis: str,
     world_size: int,
 ) -> Inputs:
@@ -44,8 +46,24 @@ def finding_inputs(
         load_source=counts.source if counts is not None else "",
         memory={profile.rank: profile.memory for profile in profiles if profile.memory is not None},
         problems=problems,
+        load_layers=_load_layers(load),
         gemms=gemms,
+        baseline=baseline,
     )
+
+
+def _load_layers(load: Load | None) -> pl.DataFrame:
+    schema = {"layer": pl.Int64, "entropy": pl.Float64, "dead_share": pl.Float64, "dropped_share": pl.Float64}
+    rows = [
+        (
+            layer.layer,
+            layer.entropy,
+            layer.num_dead_experts / len(layer.expert_tokens) if layer.num_dead_experts is not None else None,
+            layer.dropped_share,
+        )
+        for layer in (load.layers if load is not None else ())
+    ]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def missing(

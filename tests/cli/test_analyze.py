@@ -44,17 +44,19 @@ def text_of(analysis) -> str:
 
 def test_options_reach_the_analysis(analysed):
     options = ["--hosts", "0-1,2-3", "--rank-regex", r"(\d+)", "--workers", "3", "--no-cache"]
+    options += ["--baseline", "machines.json"]
     assert main(["analyze", "runs/x", *options]) == 0
     path, options = analysed[0]
     assert path == Path("runs/x")
     options.pop("progress")
-    assert options == {"hosts": ((0, 1), (2, 3)), "rank_regex": r"(\d+)", "workers": 3, "cache": False}
+    expected = {"hosts": ((0, 1), (2, 3)), "rank_regex": r"(\d+)", "workers": 3, "cache": False}
+    assert options == expected | {"baseline": Path("machines.json")}
 
 
 def test_defaults(analysed):
     assert main(["analyze", "runs/x"]) == 0
     analysed[0][1].pop("progress")
-    assert analysed[0][1] == {"hosts": None, "rank_regex": None, "workers": None, "cache": True}
+    assert analysed[0][1] == {"hosts": None, "rank_regex": None, "workers": None, "cache": True, "baseline": None}
 
 
 def test_json_is_one_object_with_the_sections_asked_for(analysed, capsys):  # noqa: ARG001
