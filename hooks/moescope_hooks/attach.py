@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,32 @@ from moescope_hooks.routing import ReportsRouting, Routing
 
 OnRouting = Callable[[int, nn.Module, Callable[[], Routing | None]], None]
 """Takes layer, module, and a function that gives the routing: it may fail, and is called where that does no harm."""
-Extract = Callable[[nn.Module, tuple[Any, ...], Any], Routing | Tensor | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call of a module."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    """None when read before the call."""
+
+    def argument(self, position: int, name: str) -> Any:
+        """An argument of the call, however it was passed."""
+        return self.kwargs[name] if name in self.kwargs else self.args[position]
+
+
+Extract = Callable[[Call], Routing | Tensor | None]
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """Where to read one MoE layer's counts: after each forward call of ``module``.
+    """Where to read one MoE layer's counts: at each forward call of ``module``.
 
-    ``extract(module, inputs, output)`` returns a :class:`Routing`, or the counts alone (int64 [num_experts]), or None
-    when this call routed nothing. With ``before`` it runs ahead of the call and ``output`` is None.
+    ``extract(call)`` returns a :class:`Routing`, or the counts alone (int64 [num_experts]), or None when this call
+    routed nothing. With ``before`` it runs ahead of the call, on its arguments.
     """
 
     layer: int
@@ -33,18 +50,21 @@ class Attachment:
 MoELayers = Callable[[nn.Module], Iterable[Attachment]]
 
 
-def attach(model: nn.Module, moe_layers: MoELayers | None, on_routing: OnRouting) -> list[RemovableHandle]:
-    """Listen to every MoE layer of ``model``; returns the handles that end it.
+def attach(model: nn.Module, moe_layers: MoELayers, on_routing: OnRouting) -> list[RemovableHandle]:
+    """Listen to every MoE layer that ``moe_layers(model)`` gives and to those that report their own routing.
 
-    Layers are those that ``moe_layers(model)`` gives, else the modules that report their own routing.
+    Returns the handles that end it.
     """
-    if moe_layers is not None:
-        return [_listen(attachment, on_routing) for attachment in moe_layers(model)]
-    return [
-        module.register_routing_hook(_reporter(module, on_routing))
-        for module in model.modules()
-        if isinstance(module, ReportsRouting)
-    ]
+    handles = [_listen(attachment, on_routing) for attachment in moe_layers(model)]
+    for module in model.modules():
+        if isinstance(module, ReportsRouting):
+            handles.append(module.register_routing_hook(_reporter(module, on_routing)))
+    return handles
+
+
+def _local(counts: Tensor) -> Tensor:
+    """Of a distributed tensor, what this rank holds: the counts of its own tokens."""
+    return counts.to_local() if hasattr(counts, "to_local") else counts
 
 
 def _reporter(module: Any, on_routing: OnRouting) -> Callable[[Routing], None]:
@@ -52,13 +72,13 @@ def _reporter(module: Any, on_routing: OnRouting) -> Callable[[Routing], None]:
 
 
 def _listen(attachment: Attachment, on_routing: OnRouting) -> RemovableHandle:
-    def deliver(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def deliver(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
         def routing() -> Routing | None:
-            found = attachment.extract(module, inputs, output)
-            return Routing(found) if isinstance(found, Tensor) else found
+            found = attachment.extract(Call(module, args, kwargs, output))
+            return Routing(_local(found)) if isinstance(found, Tensor) else found
 
         on_routing(attachment.layer, module, routing)
 
     if attachment.before:
-        return attachment.module.register_forward_pre_hook(lambda module, inputs: deliver(module, inputs, None))
-    return attachment.module.register_forward_hook(deliver)
+        return attachment.module.register_forward_pre_hook(deliver, with_kwargs=True)
+    return attachment.module.register_forward_hook(deliver, with_kwargs=True)

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from moescope_hooks import clock as clocks
 from moescope_hooks.attach import MoELayers, attach
+from moescope_hooks.frameworks import framework_layers
 from moescope_hooks.ranges import in_backward, set_active
 from moescope_hooks.routing import Routing, router_figures
 from moescope_hooks.runinfo import describe_run, rank_facts, write_run
@@ -73,7 +74,7 @@ class Observation:
         *,
         profile: Schedule | None,
         optimizer: torch.optim.Optimizer | None,
-        moe_layers: MoELayers | None,
+        moe_layers: MoELayers,
         first_step: int,
         measure_clock: bool,
         flush_steps: int,
@@ -262,7 +263,7 @@ def observe(
     out: str | Path,
     profile: Schedule | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    moe_layers: MoELayers | None = None,
+    moe_layers: MoELayers = framework_layers,
     first_step: int = 0,
     measure_clock: bool = True,
     flush_steps: int = 50,
@@ -271,10 +272,10 @@ def observe(
     """Observe the training of ``model``, on every rank, as a context manager.
 
     ``out``: the run directory. ``profile``: which steps to trace; none if omitted. ``optimizer``: to record what it
-    holds. ``moe_layers``: where to read expert counts, for models whose layers do not report them by themselves; see
-    :class:`moescope_hooks.Attachment`. ``first_step``: number of the first step. ``measure_clock``: measure the
-    offsets of the ranks' clocks at the start and the end. Telemetry is flushed every ``flush_steps`` steps or
-    ``flush_seconds`` seconds, whichever comes first.
+    holds. ``moe_layers``: where to read expert counts, for models that no framework known to
+    :mod:`moescope_hooks.frameworks` made; see :class:`moescope_hooks.Attachment`. ``first_step``: number of the first
+    step. ``measure_clock``: measure the offsets of the ranks' clocks at the start and the end. Telemetry is flushed
+    every ``flush_steps`` steps or ``flush_seconds`` seconds, whichever comes first.
     """
     return Observation(
         model,

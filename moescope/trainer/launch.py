@@ -31,7 +31,7 @@ LOST_PEER = (
     "remote process exited",
 )
 LOST_PEER_WAIT_S = 5.0
-"""A rank that only lost its peer waits for the launcher to find that peer, so that the one named is the one at fault."""
+"""A rank that only lost a peer waits for the launcher to find that one, so that the rank named is the one at fault."""
 
 
 def under_torchrun() -> bool:

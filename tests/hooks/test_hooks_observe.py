@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import torch
 from moescope_hooks import Attachment, Schedule, collective, observe, traced
+from moescope_hooks.attach import Call
 from moescope_hooks.names import parse_range_name
 from moescope_hooks.observation import Observation
 from torch import nn
@@ -103,8 +104,8 @@ def test_any_model_through_attachments_or_one_call(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, EXPERTS))
 
     def layers(model: nn.Module) -> list[Attachment]:
-        def count(_module: nn.Module, _inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            return torch.bincount(output.argmax(-1), minlength=EXPERTS)
+        def count(call: Call) -> torch.Tensor:
+            return torch.bincount(call.output.argmax(-1), minlength=EXPERTS)
 
         return [Attachment(7, model.get_submodule("0"), count)]
 

@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from moescope.trainer import config
@@ -24,7 +25,7 @@ def docstrings_of(kind: type) -> dict[str, str]:
     tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
     found = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             found[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
