@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from moescope.errors import MoescopeError
 from moescope_app.runs import Analyze, OpenTimeline, Runs
 from moescope_app.server import create_app
 
-NUM_THREADS = 8
+NUM_THREADS = 16
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -35,6 +36,7 @@ def serve(
     if host not in LOCAL and not token:
         hint = "Pass --token with a long random word; every viewer then needs it."
         raise MoescopeError(f"Serving on {host} lets others in.", hint=hint, code="token-needed")
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     listener = listen(host, port)
     port = int(listener.getsockname()[1])
     runs = Runs(paths, analyze, open_timeline)

@@ -92,7 +92,8 @@ def _step_curve(
     if len(points) < 2:
         return None
     curve = Curve(title, tuple((float(step.step), value) for step, value in points), class_)
-    bands = [(float(step.step), float(step.step)) for step, _ in points if step.profiled]
+    some = not all(step.profiled for step, _ in points)
+    bands = [(float(step.step), float(step.step)) for step, _ in points if step.profiled and some]
     return title, curves(
         [curve], f"{title} over the run's steps", count, show, height=170, width=WIDTH // 2, bands=bands
     )

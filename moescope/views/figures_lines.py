@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from moescope.align.collectives import PART_OF_KIND
 from moescope.views import palette
 from moescope.views.figures import bar_height, plain, shown_rows, styled
 from moescope.views.model import Analysis, RankMemory, TelemetryStep
@@ -17,6 +18,8 @@ from moescope.views.text import count, duration, ratio, size
 
 MOST_CURVES = 8
 MOST_PHASES = 7
+MOST_POINTS = 2000
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up")
 GIB = float(1 << 30)
 MIB = float(1 << 20)
 
@@ -122,13 +125,16 @@ def steps_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure:
             text=[f"step {s.step}: {show(v)}" for s, v in zip(steps, values, strict=True)], name=title,
             hovertemplate="%{text}<extra></extra>", row=row, col=1,
         )  # fmt: skip
-    for first, last in profiled_spans(steps):
+    for first, last in profiled_spans(steps) if not all(s.profiled for s in steps) else ():
         band = {"fillcolor": theme.lines[5], "opacity": 0.3, "line_width": 0, "layer": "below"}
         figure.add_vrect(x0=first - 0.5, x1=last + 0.5, **band)
     styled(figure, theme, 90 + 150 * len(shown), legend=False)
     figure.update_layout(margin_t=34)
     figure.update_annotations(font={"size": 12, "color": theme.muted}, x=0, xanchor="left")
-    figure.update_xaxes(title_text="step · shaded: profiled", row=len(shown), col=1)
+    few = {"dtick": 1} if len(steps) <= 12 else {}
+    title = "step · all profiled" if all(s.profiled for s in steps) else "step · shaded: profiled"
+    figure.update_xaxes(title_text=title, row=len(shown), col=1)
+    figure.update_xaxes(tickformat="d", **few)
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -186,11 +192,16 @@ def transfers_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure
     if not points:
         raise ValueError("no collective with known bytes")
     figure = go.Figure()
-    for (kind, values), colour in zip(sorted(points.items()), theme.lines[1:] + theme.lines[:1], strict=False):
-        kept = values if len(values) <= 2000 else values[:: -(-len(values) // 2000)]
+    seen: list[str] = []
+    for kind in sorted(points):
+        group = palette.group_of(f"comm.{PART_OF_KIND.get(kind, 'other')}.transfer")
+        symbol = SYMBOLS[seen.count(group.key) % len(SYMBOLS)]
+        seen.append(group.key)
+        kept = points[kind][:: -(-len(points[kind]) // MOST_POINTS)]
         figure.add_scatter(
             x=[v[0] for v in kept], y=[v[1] for v in kept], text=[v[2] for v in kept], mode="markers",
-            name=plain(kind.replace("_", " ")), marker={"color": colour, "size": 6, "opacity": 0.7},
+            name=plain(kind.replace("_", " ")),
+            marker={"color": theme.group(group), "symbol": symbol, "size": 7, "opacity": 0.7},
             hovertemplate="%{text}, %{y:.3g} GB/s<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(

@@ -8,6 +8,8 @@ from moescope.views.model import Analysis, Json
 from moescope.views.panels import Cell, Column, Empty, Panel, Table
 from moescope.views.text import percent, plural, size
 
+MOST_CHARACTERS = 600
+"""Of one value of run.json."""
 NO_MEMORY = Empty(
     "There are no memory events or memory telemetry.",
     "Record with profile_memory=True, or train inside moescope_hooks.observe(model, out=RUN).",
@@ -132,6 +134,13 @@ def provenance_panel(analysis: Analysis) -> Panel:
     return Panel(key, title, question, f"{plural(len(rows), 'field')} of run.json.", (table,))
 
 
+def _brief(item: Json) -> str:
+    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}… ({plural(len(item), 'item') if isinstance(item, list) else 'cut'})"
+
+
 def flatten(value: dict[str, Json], prefix: str = "") -> list[tuple[str, str]]:
     """Nested objects as dotted keys; lists as compact JSON."""
     result: list[tuple[str, str]] = []
@@ -140,5 +149,5 @@ def flatten(value: dict[str, Json], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(item, dict):
             result += flatten(item, f"{name}.")
         else:
-            result.append((name, item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)))
+            result.append((name, _brief(item)))
     return result

@@ -100,7 +100,7 @@ def _of_window(trace: RankTrace, clock: Clock | None, base_ns: int, names: Names
     on_device = category.is_in([*DEVICE, "gpu_annotation"])
     ranges = category == "gpu_annotation"
     stream = pl.format("stream {}", pl.coalesce("stream", "tid")).fill_null("other streams")
-    several = events.filter(on_device)["device"].n_unique() > 1
+    several = events["device"].drop_nulls().n_unique() > 1
     device = pl.format("device {} ", pl.coalesce("device", "pid")).fill_null("") if several else pl.lit("")
     thread = pl.format("thread {}", pl.col("tid")).fill_null("other")
     place = pl.when(ranges).then(0).when(on_device).then(1).otherwise(2)
