@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import resource
 import shutil
 import sys
@@ -72,6 +73,8 @@ FAULTS: dict[str, Callable[[Rng, int], str]] = {
 }
 """Faults by the name of their row, drawn for a number of ranks."""
 
+SPAWN = multiprocessing.get_context("spawn")
+"""A forked child would inherit polars' threads as locks that nobody opens."""
 ALIASES = {"expert_load": ("expert_load", "volume_imbalance")}
 """A skew shows as uneven expert time and as uneven transfers; either names it, and both together are its cost."""
 UNWAITED = {"small-gemm": "small_gemm", "slow-network": "slow_network"}
@@ -320,7 +323,7 @@ def measure_scale(ranks: int) -> None:
         simulated = time.perf_counter()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         size = sum(p.stat().st_size for p in (path / "traces").iterdir())
-        with ProcessPoolExecutor(1) as pool:
+        with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
             seconds, peak, said = pool.submit(_analyze_apart, path).result()
         print(f"{ranks} ranks, 1 step, {size / 1e6:.0f} MB of traces: simulated in {simulated - began:.0f} s "
               f"({before / 1e6:.2f} GB), analysed in {seconds:.0f} s ({peak / 1e6:.2f} GB)\n{said}")  # fmt: skip
@@ -351,7 +354,7 @@ def main() -> int:
     todo = cases(args.faults, args.seeds, args.ranks)
     scores: list[Score] = []
     failures: list[Failure] = []
-    with ProcessPoolExecutor(args.jobs) as pool:
+    with ProcessPoolExecutor(args.jobs, mp_context=SPAWN) as pool:
         for done, result in enumerate(pool.map(run, todo), 1):
             if isinstance(result, Failure):
                 failures.append(result)
