@@ -16,9 +16,10 @@ from typing import Any, Literal
 from moescope.trace.faults import Faults
 from moescope.trace.records import are_events
 from moescope.trace.repair import plain_fields, redecode, repair_object
-from moescope.trace.split import EVENT_START
+from moescope.trace.split import EVENT_START, PHASED_EVENT
 
 _START = re.compile(EVENT_START)
+_PHASED = re.compile(PHASED_EVENT)
 _GAP = re.compile(r"[\s,]*")
 _ENDS = re.compile(r"\}\s*\](?=\s*(?:[,}]|\Z))")
 _NOT_A_NUMBER = re.compile(r'(?<!\\)(":\s*)(-?(?:nan|inf(?:inity)?))(?=\s*[,}\]])', re.IGNORECASE)
@@ -132,12 +133,13 @@ class _Mender:
             if position == len(self.text):
                 self._stop(position)
                 return None
-            after = _GAP.match(self.text, position + 1)
-            if after is None or not _START.match(self.text, after.end()):
+            further = _PHASED.search(self.text, position)
+            if further is None:
                 self.out.rest, self.out.ended = position + 1, True
                 return None
-            self._note("separators", position)
-            position = after.end()
+            between = self.text[position + 1 : further.start()].strip(" \t\r\n,")
+            self._note("junk" if between else "separators", position)
+            position = further.start()
 
     def _note_commas(self, position: int, commas: int, at_end: bool) -> None:
         """Commas too many or too few, except at the stretch's ends, where a cut may have taken or left one."""

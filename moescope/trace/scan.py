@@ -19,7 +19,7 @@ from moescope.trace.mend import Follows, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
 from moescope.trace.source import is_gzip
-from moescope.trace.split import FileSplitter, Piece, Splitter
+from moescope.trace.split import BLOCK_BYTES, FileSplitter, Piece, Splitter
 
 _AHEAD_PER_PROCESS = 2
 
@@ -40,9 +40,9 @@ class Scan:
     """Size of the content, inflated."""
 
 
-def scan(path: Path, crew: Crew | None = None) -> Scan | None:
-    """Read the file at ``path``; None when it holds no list of trace events."""
-    reading = _Reading(Splitter(path) if is_gzip(path) else FileSplitter(path))
+def scan(path: Path, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES) -> Scan | None:
+    """Read the file at ``path`` in blocks of about ``block_bytes``; None when it holds no list of trace events."""
+    reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes))
     with _no_collection():
         tail = reading.run(crew)
     splitter, faults = reading.splitter, reading.faults
@@ -106,7 +106,8 @@ class _Reading:
     def run(self, crew: Crew | None) -> bytes:
         """Read every block; return what follows the list's end."""
         for piece, block in self._outcomes(crew):
-            if self._tail is None and block is not None:
+            if block is not None and (self._tail is None or _has_events(block)):
+                self._resume()
                 self._mend(b"", piece.offset, "event")
                 self._add(block)
             else:
@@ -115,6 +116,12 @@ class _Reading:
         if self.splitter.found:
             self._mend(self.splitter.rest, self.splitter.rest_offset, "nothing")
         return self._tail or b""
+
+    def _resume(self) -> None:
+        """Go on where what looked like the list's end was not: events follow."""
+        if self._tail is not None:
+            self.faults.note("junk", f"byte {self._read_to - len(self._tail):,}")
+            self._tail = None
 
     def _outcomes(self, crew: Crew | None) -> Iterator[tuple[Piece, Block | None]]:
         if crew is None:
@@ -150,3 +157,8 @@ class _Reading:
             self._tail = data[mended.rest :]
         else:
             self._open, self._open_at = data[mended.rest :], offset + mended.rest
+
+
+def _has_events(block: Block) -> bool:
+    odd = sum(count for code, count, _ in block.faults if code == "unknown-phase")
+    return block.num_recorded > odd

@@ -18,9 +18,12 @@ from moescope.trace.source import Inflated
 BLOCK_BYTES = 4 << 20
 
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)"\s*:'
+PHASED_EVENT = r'\{\s*"(?:name"\s*:\s*"[^"]*"\s*,\s*")?ph"\s*:'
+"""How events of profilers begin: with the phase, or the name and the phase."""
+
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=\{|\]|\Z)")
-_FIRST_EVENT = re.compile(rb'\{\s*"(?:name"\s*:\s*"[^"]*"\s*,\s*")?ph"\s*:')
+_FIRST_EVENT = re.compile(PHASED_EVENT.encode())
 _SEPARATOR = re.compile(rb"\}\s*,\s*(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
 _WINDOW = 1 << 16
@@ -49,7 +52,7 @@ class Piece:
 class Splitter:
     """Splits one file, whose content comes as a stream."""
 
-    def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES):
+    def __init__(self, path: Path, block_bytes: int):
         self.path = path
         self.block_bytes = block_bytes
         self.head = b""

@@ -1,0 +1,94 @@
+"""Blocks: wherever a file is cut, and whoever decodes the blocks, the tables are the same."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_zoo import event, process, trace
+
+from moescope.trace.crew import Crew
+from moescope.trace.scan import Scan, scan
+
+INDENTS = [None, 0, 2]
+
+
+def content(indent: int | None = None, nested: object = ({"ph": "X", "ts": 2}, {"ph": "X", "ts": 1})) -> bytes:
+    """Fifty events that hold what separates events, and a list of objects after them."""
+    events = [process(1, "python")]
+    for i in range(50):
+        args = {"l": nested, "s": '},{"ph": "X"', "correlation": i}
+        name = "größe" if i % 7 else '"},{"'
+        events.append(event("kernel", f"{i}.5", "1", name=name, args=args | {"Collective name": "c"}))
+    text = trace(*events)[:-1] + ', "tail": [{"id": 0, "name": "n"}, {"id": 1, "name": "n"}]}'
+    return (text if indent is None else json.dumps(json.loads(text), indent=indent or None)).encode()
+
+
+def told(found: Scan | None) -> tuple[object, ...]:
+    """Everything that was read, in a form that compares."""
+    assert found is not None
+    frames = [frame.write_json() for frame in (found.events, found.comm, found.memory)]
+    return (*frames, found.info, found.labels, found.faults, found.num_recorded, found.num_bytes)
+
+
+WHOLE: dict[int | None, tuple[object, ...]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for indent in INDENTS:
+        path = tmp_path_factory.mktemp("whole") / "t.json"
+        path.write_bytes(content(indent))
+        WHOLE[indent] = told(scan(path))
+
+
+def test_the_whole_is_read() -> None:
+    for told_ in WHOLE.values():
+        assert told_[6] == 51
+        assert told_[3]["tail"] == [{"id": 0, "name": "n"}, {"id": 1, "name": "n"}]  # type: ignore[index]
+        assert not told_[5].counts  # type: ignore[attr-defined]
+
+
+@given(st.integers(1, 9000), st.sampled_from(INDENTS), st.booleans())
+def test_any_block_size_gives_the_same(
+    tmp_path_factory: pytest.TempPathFactory, size: int, indent: int | None, packed: bool
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "t.json"
+    data = content(indent)
+    path.write_bytes(gzip.compress(data, 1) if packed else data)
+    assert told(scan(path, block_bytes=size)) == WHOLE[indent]
+
+
+def test_helpers_give_what_one_process_gives(tmp_path: Path) -> None:
+    with Crew(1) as crew:
+        for name, data in (("a.json", content()), ("b.json.gz", gzip.compress(content()))):
+            path = tmp_path / name
+            path.write_bytes(data)
+            assert told(scan(path, crew, block_bytes=700)) == WHOLE[None]
+
+
+def test_a_damaged_event_costs_itself_alone_in_any_block(tmp_path: Path) -> None:
+    data, path = content(nested=[[1], [2]]), tmp_path / "t.json"
+    at = data.index(b'"ts": 20.5')
+    begin = data.rindex(b'{"ph": "X", "cat"', 0, at)
+    path.write_bytes(data[:at] + b"?" + data[at:])
+    for size in (1, 100, 1000, 10_000):
+        found = scan(path, block_bytes=size)
+        assert found is not None
+        assert found.faults.counts == {"dropped-events": 1}
+        assert found.faults.where == {"dropped-events": f"byte {begin:,}"}
+        assert found.events.height == 49
+
+
+def test_a_bracket_that_ends_nothing_ends_nothing_in_any_block(tmp_path: Path) -> None:
+    data, path = content(), tmp_path / "t.json"
+    at = data.index(b'{"ph": "X", "cat"', len(data) // 2)
+    path.write_bytes(data[:at] + b"], " + data[at:])
+    for size in (1, 100, 1000, 10_000):
+        found = scan(path, block_bytes=size)
+        assert found is not None
+        assert found.events.height == 50
+        assert set(found.faults.counts) <= {"separators", "junk"}
+        assert found.faults.counts
