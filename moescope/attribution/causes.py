@@ -29,6 +29,7 @@ def summarise(
     waits = charges.group_by("cause", "culprit", "layer").agg(
         pl.col("charged_ns").sum() / num_steps, pl.col("cost_ns").sum() / num_steps
     )
+    waits = waits.with_columns(_settled("charged_ns"), _settled("cost_ns"))
     is_seen_twice = pl.col("cause").is_in(SEEN_IN_TRANSFERS) & is_modelled
     waits = waits.with_columns(
         cost_ns=pl.when(is_seen_twice).then(0.0).otherwise(pl.col("cost_ns") / divisor), transfer_ns=pl.lit(0.0)
@@ -36,3 +37,10 @@ def summarise(
     both = pl.concat([conform(waits, SCHEMA), transfers])
     total = both.group_by("cause", "culprit", "layer").agg(pl.col("charged_ns", "cost_ns", "transfer_ns").sum())
     return total.sort(["cost_ns", "cause", "culprit", "layer"], descending=[True, False, False, False], nulls_last=True)
+
+
+def _settled(column: str) -> pl.Expr:
+    """Credits that outweigh a cause's charges (it was ahead on the whole) are taken off the others in proportion."""
+    positive = pl.col(column).clip(0)
+    kept = pl.when(positive.sum() > 0).then((pl.col(column).sum() / positive.sum()).clip(0)).otherwise(0.0)
+    return positive * kept

@@ -49,6 +49,8 @@ CHARGES = {
 }  # fmt: skip
 
 MIN_EXCESS_NS = 1.0
+MIN_NET_SHARE = 0.25
+"""Signed excesses are trusted where their sum is at least this share of the sum of their sizes."""
 
 
 def excesses(
@@ -142,9 +144,16 @@ def _transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
 
 
 def _charge(path: FloatArray, waiter: IntArray, late: IntArray, wait: FloatArray, exposed: FloatArray) -> FloatArray:
-    """[ranks, excesses, 2]: the waits of one collective (arrival, exposed removable) by culprit and excess."""
+    """[ranks, excesses, 2]: the waits of one collective (arrival, exposed removable) by culprit and excess.
+
+    Excesses count with their sign: a rank that is late by its tokens although its hardware was faster this time
+    is charged more for the one and less for the other, so that noise cancels over the collectives. Where excesses
+    cancel almost wholly, shares of their small sum would blow them up; there only the positive ones count.
+    """
     beyond = path[late] - path[waiter]
-    by_activity = np.maximum(beyond.sum(axis=1), 0.0)
+    by_activity = beyond.sum(axis=1)
+    cancels = by_activity.sum(axis=1) < MIN_NET_SHARE * np.abs(by_activity).sum(axis=1)
+    by_activity[cancels] = np.maximum(by_activity[cancels], 0.0)
     by_culprit = np.clip(beyond, 0.0, np.maximum(path[late], 0.0))  # a rank ahead of the median delays nobody
     nobody = by_culprit.sum(axis=1) <= 0
     row, activity = np.nonzero(nobody)
@@ -163,7 +172,7 @@ def _table(rows: pl.DataFrame, charged: list[tuple[IntArray, FloatArray]], ranks
         return pl.DataFrame(schema=CHARGES)
     first, culprit, excess, values = [], [], [], []
     for at, amounts in charged:
-        who, what = np.nonzero(amounts[:, :, 0] > 0)
+        who, what = np.nonzero(amounts[:, :, 0])
         first.append(np.repeat(at, len(who)))
         culprit.append(ranks[who])
         excess.append(what)

@@ -22,7 +22,7 @@ EVEN_SHARE = 0.02
 
 SCHEMA = {
     "instance": pl.Int64, "step": pl.Int64, "layer": pl.Int32, "microbatch": pl.Int32, "backward": pl.Boolean,
-    "turn": pl.Int64, "rank": pl.Int64, "rows": pl.Float64, "work_ns": pl.Float64,
+    "turn": pl.Int64, "rank": pl.Int64, "rows": pl.Float64, "work_ns": pl.Float64, "complete": pl.Boolean,
 }  # fmt: skip
 
 
@@ -47,14 +47,14 @@ def work_ns(rows: pl.DataFrame, spent: FloatArray, timelines: Mapping[int, Timel
 
 
 def expert_work(rows: pl.DataFrame, work: FloatArray) -> pl.DataFrame:
-    """One row per layer, microbatch, direction and rank with the columns of SCHEMA.
+    """One row per layer, microbatch, direction and rank with the columns of SCHEMA; ``complete``: all ranks are there.
 
     ``rows``: ``spans.spans``; ``work``: ``work_ns``.
     """
     table = rows.with_columns(
         work_ns=pl.Series(work), rows="rows_processed", backward=pl.col("backward").fill_null(False)
     )
-    table = table.filter(pl.col("is_expert_work") & pl.col("rows").is_not_null() & pl.col("complete"))
+    table = table.filter(pl.col("is_expert_work") & pl.col("rows").is_not_null())
     return conform(table, SCHEMA).sort("instance", "rank")
 
 

@@ -202,6 +202,7 @@ def imbalance_cost_ns(work: pl.DataFrame) -> Mapping[int, float]:
     ``work``: ``expert_work``. Ranks are compared at the same turn of the same step, over all expert-parallel groups:
     groups work side by side, and the slowest holds up the next reduction.
     """
+    work = work.filter("complete")
     if work.is_empty():
         return {}
     each = work.group_by("step", "turn", "layer").agg(loss=pl.col("work_ns").max() - pl.col("work_ns").mean())
