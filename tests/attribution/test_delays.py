@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from tiny_moe import ALPHA_NS, NS_PER_BYTE, NS_PER_ROW, Matrix, balanced, play
 from tiny_rows import ROW_BYTES
 from tiny_trace import write
 
+from moescope.attribution.delays import _transfer_deviation
 from moescope.views.build import analyze
 from moescope.views.model import Analysis
 
@@ -155,3 +157,15 @@ def test_model_of_the_exchanges(tmp_path: Path) -> None:
             for rank in collective.by_rank:
                 assert rank.removable_wait_ns == rank.arrival_wait_ns
                 assert rank.transfer_ns == ALPHA_NS + NS_PER_BYTE * (rank.send_bytes or 0) // 2
+
+
+def test_without_a_link_model_a_longer_transfer_is_the_links_not_the_volumes() -> None:
+    table = {"step": [0, 0], "turn": [0, 0], "kind": ["all_to_all"] * 2, "transfer_ns": [100, 300]}
+    unmodelled = pl.DataFrame({**table, "undisturbed_ns": pl.Series([None, None], dtype=pl.Float64)})
+    link, volume = _transfer_deviation(unmodelled)
+    assert link.tolist() == [-100, 100]
+    assert volume.tolist() == [0, 0]
+    modelled = pl.DataFrame({**table, "undisturbed_ns": [100.0, 250.0]})
+    link, volume = _transfer_deviation(modelled)
+    assert volume.tolist() == [-75, 75]
+    assert link.tolist() == [-25, 25]

@@ -148,8 +148,8 @@ WORK = {
 }  # fmt: skip
 
 
-def work(rows: list[tuple[int, int, int, bool, int, float, float]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, WORK, orient="row")
+def work(rows: list[tuple[int, int, int, bool, int, float, float]], *, complete: bool = True) -> pl.DataFrame:
+    return pl.DataFrame(rows, WORK, orient="row").with_columns(complete=pl.lit(complete))
 
 
 def test_imbalance_costs_the_maximum_over_the_mean_layer_by_layer() -> None:
@@ -161,6 +161,13 @@ def test_imbalance_costs_the_maximum_over_the_mean_layer_by_layer() -> None:
     )
     assert imbalance_cost_ns(table) == {0: 15 + 10, 1: 0}
     assert imbalance_cost_ns(table.head(0)) == {}
+
+
+def test_where_ranks_are_missing_the_cost_of_imbalance_is_not_known_but_that_of_a_row_is() -> None:
+    rows = [(0, 1, 0, False, rank, 10.0 * (rank + 1), 50.0 + 20 * (rank + 1)) for rank in range(5)]
+    assert imbalance_cost_ns(work(rows, complete=False)) == {}
+    cost = row_costs(work(rows, complete=False))[False]
+    assert (cost.fixed_ns, cost.ns_per_row) == pytest.approx((50, 2), rel=1e-3)
 
 
 def test_the_cost_of_a_row_is_fitted_without_the_slow_rank() -> None:
