@@ -154,6 +154,7 @@ def _start(num_processes: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
+        start_new_session=True,  # an interrupt from the keyboard is this process's to handle
     )
 
 

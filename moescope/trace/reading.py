@@ -11,6 +11,7 @@ from moescope.errors import MoescopeError
 from moescope.trace.crew import Crew
 from moescope.trace.ingest import Job, ingest
 from moescope.trace.patterns import Patterns
+from moescope.trace.store import remove_partials
 
 Progress = Callable[[int, int, str], None]
 """``progress(done, total, what)``, called in the calling thread after each file."""
@@ -56,13 +57,17 @@ def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Iterator[
     if processes == 1 or sum(map(_content_bytes, jobs)) < _SMALL_BYTES:
         yield from ((place, read_job(job, patterns)) for place, job in enumerate(jobs))
         return
-    with Crew(processes - 1) as crew:
-        if len(jobs) < processes:
-            yield from ((place, read_job(job, patterns, crew)) for place, job in enumerate(jobs))
-        else:
-            tasks = ((job, patterns) for job in jobs)
-            results = crew.run(read_job, tasks, ahead=len(jobs))
-            yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+    crew = Crew(processes - 1)
+    try:
+        with crew:
+            if len(jobs) < processes:
+                yield from ((place, read_job(job, patterns, crew)) for place, job in enumerate(jobs))
+            else:
+                tasks = ((job, patterns) for job in jobs)
+                results = crew.run(read_job, tasks, ahead=len(jobs))
+                yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+    finally:
+        remove_partials(jobs[0].entry.folder, crew.pids)
 
 
 def _content_bytes(job: Job) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,13 @@ def _write(path: Path, writer: Callable[[Path], object]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path, processes: Iterable[int]) -> None:
+    """Remove what processes that were ended had half written."""
+    for process in processes:
+        for partial in folder.glob(f"*.{process}.partial"):
+            partial.unlink(missing_ok=True)
 
 
 def store_folder(directory: Path) -> tuple[Path, bool]:

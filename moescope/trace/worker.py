@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 
 from moescope.trace import ingest, scan  # noqa: F401  # imported before the first task, so that "ready" means it
@@ -12,8 +11,7 @@ from moescope.trace.crew import receive, send
 
 
 def main() -> None:
-    """Serve tasks. An interrupt from the keyboard is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve tasks."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not print into the answers
     gc.disable()  # a block's records hold no cycles and are freed by counting
