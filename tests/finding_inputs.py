@@ -41,7 +41,10 @@ def inputs(
     """
     schema = {"cause": pl.String, "culprit": pl.Int64, "layer": pl.Int32, "cost_ns": pl.Float64}
     table = pl.DataFrame(list(causes), schema, orient="row")
-    table = table.with_columns(charged_ns=3 * pl.col("cost_ns"), transfer_ns=0.0)
+    table = table.with_columns(
+        charged_ns=3 * pl.col("cost_ns"),
+        transfer_ns=pl.when(pl.col("cause").is_in(["slow_network", "volume_imbalance"])).then("cost_ns").otherwise(0.0),
+    )
     rows = [(rank, 0, part, ns) for rank in ranks for part, ns in (parts or {"compute.other": STEP_NS}).items()]
     attribution = Attribution(
         parts=pl.DataFrame(rows, {"rank": pl.Int64, "step": pl.Int64, "part": pl.String, "ns": pl.Int64}, orient="row"),

@@ -156,9 +156,12 @@ def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str)
 
 
 def slow_network(inputs: Inputs) -> Iterator[Finding]:
-    """Links of one group are slower than those of the groups beside it."""
-    causes = inputs.cause_ns("slow_network")
-    cost = float(causes["cost_ns"].sum())
+    """Links of one group are slower than those of the groups beside it.
+
+    Waits alone say only that a transfer took longer on one rank; a link is accused where groups could be compared.
+    """
+    causes = inputs.cause_ns("slow_network").filter(pl.col("transfer_ns") > 0)
+    cost = float(causes["transfer_ns"].sum())
     share = inputs.share(cost)
     if share < NOTICEABLE:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from finding_inputs import RANKS, STEP_NS, inputs
 
@@ -240,3 +242,10 @@ def test_every_finding_is_complete() -> None:
         assert finding.advice.endswith(".")
         assert finding.evidence["page"]
         assert finding.share_of_step == pytest.approx(finding.cost_ns_per_step / STEP_NS)
+
+
+def test_waits_for_longer_transfers_accuse_no_link_that_was_not_compared() -> None:
+    given = inputs(causes=[("slow_network", 1, None, 200_000.0)])
+    unseen = given.attribution.causes.with_columns(transfer_ns=pl.lit(0.0))
+    assert "slow-network" in found(given)
+    assert "slow-network" not in found(replace(given, attribution=replace(given.attribution, causes=unseen)))
