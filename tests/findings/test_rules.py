@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from finding_inputs import RANKS, STEP_NS, inputs
 
