@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State
 from moescope.views.model import Analysis
 from moescope_app.data import add_routes
 from moescope_app.pages import View
+from moescope_app.rendered import Rendered
 from moescope_app.runs import Run, Runs
 from moescope_app.security import protect
 from moescope_app.shell import INDEX, banner, first_page, header, layout, not_found, progress_page
@@ -42,6 +43,7 @@ def create_app(runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: 
 
 
 def _add_callbacks(app: Dash, runs: Runs) -> None:
+    rendered = Rendered()
     app.clientside_callback(  # type: ignore[no-untyped-call]
         "function(clicks) { return window.moescopeTheme(clicks); }",
         Output("theme", "data"),
@@ -62,7 +64,7 @@ def _add_callbacks(app: Dash, runs: Runs) -> None:
     ) -> tuple[object, object, bool]:
         if theme not in ("light", "dark"):
             raise dash.exceptions.PreventUpdate
-        return _page(runs, pathname or "/", search or "", theme)
+        return _page(runs, rendered, pathname or "/", search or "", theme)
 
     @app.callback(
         Output("tick", "disabled", allow_duplicate=True),
@@ -79,7 +81,7 @@ def _add_callbacks(app: Dash, runs: Runs) -> None:
         raise dash.exceptions.PreventUpdate
 
 
-def _page(runs: Runs, pathname: str, search: str, theme: str) -> tuple[object, object, bool]:
+def _page(runs: Runs, rendered: Rendered, pathname: str, search: str, theme: str) -> tuple[object, object, bool]:
     run, key = _address(runs, pathname)
     if run is None and pathname.strip("/") == "":
         for one in runs:
@@ -92,7 +94,7 @@ def _page(runs: Runs, pathname: str, search: str, theme: str) -> tuple[object, o
     analysis = run.analysis
     if analysis is None:
         return header(runs, run, key), progress_page(run, status), not status.pending
-    page = TABS[key].render(_view(analysis, run.slug, search, theme))
+    page = rendered.page(key, _view(analysis, run.slug, search, theme))
     return header(runs, run, key), [banner(analysis), page], True
 
 

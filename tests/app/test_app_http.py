@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
 
 import pytest
 from analysis_fixture import HOSTILE, bare, example
+from dash import html
 from flask.testing import FlaskClient
+from moescope_app import rendered as rendered_module
+from moescope_app.pages import View
+from moescope_app.rendered import Rendered
 from moescope_app.runs import Runs
 from moescope_app.security import allowed_hosts, content_policy
 from moescope_app.server import create_app
+from moescope_app.tabs import TABS
 
 from moescope.errors import InputUnreadableError
 from moescope.views.catalog import PANELS
@@ -217,3 +223,16 @@ def test_hostile_names_are_json_strings_only(client: FlaskClient) -> None:
     assert answer.mimetype == "application/json"
     assert HOSTILE in json.dumps(answer.get_json(), ensure_ascii=False)
     assert HOSTILE not in client.get("/", headers=HOST).text
+
+
+def test_viewers_share_one_rendering_until_the_analysis_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered, views = Rendered(), []
+    tab = dataclasses.replace(TABS["load"], render=lambda view: views.append(view) or html.Div(str(len(views))))
+    monkeypatch.setitem(rendered_module.TABS, "load", tab)
+    first = View(example(), "skewed", "light")
+    assert rendered.page("load", first) is rendered.page("load", first)
+    rendered.page("load", dataclasses.replace(first, theme="dark"))
+    rendered.page("load", dataclasses.replace(first, layer=3))
+    assert len(views) == 3
+    rendered.page("load", dataclasses.replace(first, analysis=example()))
+    assert len(views) == 4
