@@ -22,15 +22,19 @@ def open(
     rank_regex: str | None = None,
     workers: int | None = None,
     cache: bool = True,
+    baseline: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Run:
     """Open a run directory, or any folder of Kineto traces; it is read and analysed when first asked for.
 
     ``hosts``: ranks that share a host's clock, where the traces do not say, for example ``[range(4), range(4, 8)]``.
     ``rank_regex``: one group that captures the rank from a file's path, where the trace lacks it. ``workers``:
-    processes that read. ``cache``: keep what was read under ``path/.moescope``. ``progress``: called with
-    ``(done, total, label)``. Errors are :class:`moescope.errors.MoescopeError`.
+    processes that read. ``cache``: keep what was read under ``path/.moescope``. ``baseline``: a file of
+    ``moescope baseline`` to hold the run against. ``progress``: called with ``(done, total, label)``.
+    Errors are :class:`moescope.errors.MoescopeError`.
     """
     from moescope.run import Run  # noqa: PLC0415 - `import moescope` stays light
 
-    return Run(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=progress)
+    return Run(
+        path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, baseline=baseline, progress=progress
+    )

@@ -37,12 +37,14 @@ class Run:
         rank_regex: str | None = None,
         workers: int | None = None,
         cache: bool = True,
+        baseline: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         """See :func:`moescope.open`."""
         self.path = Path(path)
         self._hosts, self._rank_regex, self._workers = hosts, rank_regex, workers
         self._cache, self._progress = cache, progress
+        self._baseline = Path(baseline) if baseline is not None else None
 
     def __repr__(self) -> str:
         return f"moescope.open({str(self.path)!r})"
@@ -56,6 +58,7 @@ class Run:
             rank_regex=self._rank_regex,
             workers=self._workers,
             cache=self._cache,
+            baseline=self._baseline,
             progress=self._progress,
         )
 

@@ -16,6 +16,8 @@ from moescope.errors import InputUnreadableError
 
 SCHEMA = "moescope.baseline/1"
 MIN_EXCHANGES = 3
+HEAD_BYTES = 64
+"""The schema stands first in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +31,32 @@ class Baseline:
     transfers: Mapping[str, TransferModel] = field(default_factory=dict)
 
 
-def read_baseline(file: Path) -> Baseline:
-    """Read the file; raises ``InputUnreadableError`` where it is no baseline."""
-    hint = "Write one with moescope baseline on the machines of the run."
+HINT = "Write one with moescope baseline on the machines of the run."
+
+
+def is_baseline(file: Path) -> bool:
+    """Whether the file begins as baselines do."""
+    try:
+        with file.open("rb") as stream:
+            return f'"{SCHEMA}"'.encode() in stream.read(HEAD_BYTES)
+    except OSError:
+        return False
+
+
+def load_document(file: Path) -> dict[str, Any]:
+    """The file's JSON; raises ``InputUnreadableError`` where it is no baseline."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputUnreadableError(f"{file} cannot be read as a baseline: {error}", hint=hint) from error
+        raise InputUnreadableError(f"{file} cannot be read as a baseline: {error}", hint=HINT) from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise InputUnreadableError(f"{file} is no baseline: its schema is not {SCHEMA}", hint=hint)
+        raise InputUnreadableError(f"{file} is no baseline: its schema is not {SCHEMA}", hint=HINT)
+    return found
+
+
+def read_baseline(file: Path) -> Baseline:
+    """What an analysis needs of the file; raises ``InputUnreadableError`` where it is no baseline."""
+    found = load_document(file)
     try:
         return Baseline(
             file=str(file),
@@ -47,7 +66,7 @@ def read_baseline(file: Path) -> Baseline:
             transfers=_transfers(found),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputUnreadableError(f"{file} is damaged: {type(error).__name__}: {error}", hint=hint) from error
+        raise InputUnreadableError(f"{file} is damaged: {type(error).__name__}: {error}", hint=HINT) from error
 
 
 def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -59,9 +59,16 @@ def command(
 ) -> int:
     """Compare run B with run A: step and parts, waits, load, memory, rates, findings and settings.
 
+    Two files of `moescope baseline` are compared as such: figures, lagging ranks, versions, settings, links.
+
     A figure that is known for several steps has a noise band, twice the standard error of the difference of means; what
     stays inside is no change.
     """
+    from moescope.align.baseline import is_baseline
+
+    if is_baseline(path_a) or is_baseline(path_b):
+        _compare_baselines(path_a, path_b, as_json=as_json, fail_on=fail_on)
+        return ExitCode.DONE
     from moescope.cli.comparison import print_comparison
     from moescope.cli.progress import progress
     from moescope.views.build import analyze
@@ -81,6 +88,21 @@ def command(
     for condition in met:
         click.echo(printable(f"moescope: --fail-on {condition} holds"), err=True)
     return ExitCode.CONDITION_MET if met else ExitCode.DONE
+
+
+def _compare_baselines(path_a: Path, path_b: Path, *, as_json: bool, fail_on: Sequence[str]) -> None:
+    """Two baselines; conditions speak of runs and are refused."""
+    from moescope.cli.comparison_baseline import print_baselines
+    from moescope.views.compare_baseline import compare_baselines
+    from moescope.views.json import baselines_to_json
+
+    if fail_on:
+        raise click.UsageError("--fail-on compares runs; A and B are baselines.")
+    comparison = compare_baselines(path_a, path_b)
+    if as_json:
+        click.echo(json.dumps(baselines_to_json(comparison)))
+    else:
+        print_baselines(comparison)
 
 
 def meets(comparison: Comparison, condition: str) -> bool:

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from moescope.views.compare import Comparison
+    from moescope.views.compare_baseline import BaselineComparison
     from moescope.views.inventory import Inventory
     from moescope.views.questions import Question
 
 INVENTORY_SCHEMA = "moescope.inventory/1"
 COMPARISON_SCHEMA = "moescope.comparison/1"
+BASELINE_COMPARISON_SCHEMA = "moescope.baseline-comparison/1"
 SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
 """What every object holds."""
 EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "telemetry")
@@ -74,4 +76,10 @@ def inventory_to_json(inventory: Inventory, asked: Iterable[Question]) -> dict[s
 def comparison_to_json(comparison: Comparison) -> dict[str, Json]:
     """Return what changed between two runs as one JSON object."""
     head: dict[str, Json] = {"schema": COMPARISON_SCHEMA, "ok": True}
+    return head | as_object(comparison)
+
+
+def baselines_to_json(comparison: BaselineComparison) -> dict[str, Json]:
+    """Return what changed between two baselines as one JSON object."""
+    head: dict[str, Json] = {"schema": BASELINE_COMPARISON_SCHEMA, "ok": True}
     return head | as_object(comparison)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from tiny_trace import TinyRank, write
 
+import moescope
 from moescope.cli.analyze import command
 from moescope.errors import InputUnreadableError
 from moescope.findings.model import Finding
@@ -74,6 +75,11 @@ def test_products_are_held_against_the_baseline(tmp_path: Path) -> None:
     assert [(ref.source, ref.rate_tflops) for ref in with_it.references] == [("baseline", 100.0)]
     flops = 2 * 2048 * 1024 * 1024
     assert with_it.other.loss_ns_per_step == 100 * US - round(flops / 100_000)
+
+
+def test_the_api_takes_a_baseline(tmp_path: Path) -> None:
+    opened = moescope.open(run(tmp_path, exchange_us=118), baseline=baseline(tmp_path), cache=False)
+    assert "slow-network" in [finding.code for finding in opened.findings]
 
 
 def test_a_stored_result_is_not_taken_for_one_with_a_baseline(tmp_path: Path) -> None:
