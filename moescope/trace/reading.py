@@ -100,7 +100,7 @@ def _on_cluster(jobs: list[Job], patterns: Patterns, scheduler: str) -> Iterator
     with client:
         futures = {client.submit(read_job, job, patterns, pure=False): place for place, job in enumerate(jobs)}
         try:
-            for future in distributed.as_completed(futures):
+            for future in distributed.as_completed(futures, loop=client.loop):
                 place = futures[future]
                 yield place, _seen_here(jobs[place], future.result())
         finally:
