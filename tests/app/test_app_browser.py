@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def browser() -> Iterator[Browser]:
 
 
 def analyse(path: Path, show) -> object:
+    if path.name == "slow":
+        for done in range(600):
+            show(done, 600, f"rank {done}")
+            time.sleep(0.05)
     made = {"skewed": example(hostile=False), "hostile": example(), "bare": bare()}
     return made.get(path.name) or analyze(path, progress=show)
 
@@ -48,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder.mkdir()
     for rank in range(2):
         write_trace(folder, rank)
-    paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), folder]
+    paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), Path("/x/slow"), folder]
     runs = Runs(paths, analyse, open_timeline)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -214,4 +219,14 @@ def test_timeline_click_tells_the_collective(browser: Browser, address: str) -> 
         page.locator(".timeline-answers h3").wait_for()
         assert page.locator(".timeline-answers h3").inner_text().startswith("all to all 0")
         assert page.locator(".timeline-answers tbody tr").count() == 2
+        fine(watched, address)
+
+
+def test_first_analysis_shows_progress_and_can_be_cancelled(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/slow/verdict", "progress")
+        assert page.locator("h2").inner_text() == "Analysing slow"
+        page.get_by_text("Cancel").click()
+        page.locator("h2", has_text="The analysis was cancelled").wait_for()
         fine(watched, address)
