@@ -165,9 +165,17 @@ def test_exchanges_with_an_empty_pair_tie_no_clocks() -> None:
     assert host_clocks(rows, {0: "a", 1: "b"})[1].num_anchors == 0
 
 
-def test_incomplete_collectives_tie_no_clocks() -> None:
-    rows = table(reduction({0: 0, 1: 5}, 9)).with_columns(members=pl.lit([0, 1, 2]), instance=pl.Series([0, 0]))
-    assert host_clocks(rows, {0: "a", 1: "b", 2: "b"})[1].num_anchors == 0
+def test_a_rank_that_was_not_recorded_loosens_no_clock_of_the_others() -> None:
+    """One of 16 ranks is missing, so every reduction of the job is incomplete."""
+    hosts = Hosts([0, 31 * MS], [0.0, 10e-6])
+    rows = jittered(7, hosts).filter(pl.col("rank") != 3)
+    clock = host_clocks(rows, {rank: host for rank, host in hosts.of_rank.items() if rank != 3})
+    late = next(entry for entry in clock if entry.host == "host0")  # the smaller host now
+    assert late.method == "first leavers with drift"
+    assert late.low_ns - US <= late.offset_ns <= late.high_ns + US
+    times = np.linspace(0, 2e9, 21)
+    common = late.to_common(pl.Series(hosts.local(0, times))).to_numpy()
+    assert np.abs(common - hosts.local(1, times)).max() <= 10 * US
 
 
 def test_the_host_with_most_ranks_is_the_reference() -> None:
