@@ -94,7 +94,10 @@ def test_experts_in_an_unannotated_backward_pass_are_known_by_their_shapes(tmp_p
         ("said", "MmBackward0"),
         ("reentrant", "CheckpointFunctionBackward"),
         ("frame", "MmBackward0"),
-        ("between", "MmBackward0"),
+        ("before a forward operation", "GroupedMmBackward0"),
+        ("between forward operations", "_FusedExpertsBackward"),
+        ("a module's product", "SiluBackward0"),
+        ("a function's product", "_FusedExpertsBackward"),
         ("plain", "MmBackward0"),
     ],
 )
@@ -106,9 +109,10 @@ def test_recomputed_work_is_told_from_the_backward_pass(tmp_path: Path, recomput
         rank.annotate("moescope::L1.mb0.experts.recompute", 105, 100)
     if recomputes == "frame":
         rank.add("torch/utils/checkpoint.py(1500): recompute_fn", "python_function", 105, 100)
-    if recomputes == "between":
-        for at in (106, 180):
-            rank.op("aten::layer_norm", at, 5)
+    for at in {"before a forward operation": (180,), "between forward operations": (106, 180)}.get(recomputes, ()):
+        rank.op("aten::silu", at, 5)
+    if "product" in recomputes:
+        rank.op("aten::matmul", 119, 25)
     rank.op("aten::mm", 120, 20, **{"Input Dims": [[4, 8], [8, 2]]}, **BF16)
     rank.kernel("gemm", 600, 30, launched=125)
     if recomputes == "reentrant":
@@ -116,7 +120,7 @@ def test_recomputed_work_is_told_from_the_backward_pass(tmp_path: Path, recomput
     rank.op("aten::mm", 300, 20, **{"Input Dims": [[4, 2], [2, 8]]}, **BF16)
     rank.kernel("gemm", 650, 40, launched=305)
     profile = profile_rank(open_directory(write([rank], tmp_path)).ranks[0])
-    again = recomputes != "plain"
+    again = recomputes not in ("plain", "a function's product")
     assert profile.gemms["is_recompute"].to_list() == [again, False]
     labels = profile.segments.filter(pl.col("start_ns") % 1_000_000 == 600)["label"].to_list()
     assert labels == [6 if again else 2]

@@ -60,6 +60,23 @@ def test_shapes_of_real_traces() -> None:
     assert router.flops == 1_048_576
 
 
+@pytest.mark.parametrize(
+    ("name", "dims", "groups"),
+    [
+        ("GroupedGemm", [[10, 4], [3, 4, 6], [3]], 3),
+        ("GroupedGemm", [[10, 4], [3, 6, 4], [3]], 3),
+        ("fbgemm::bf16bf16bf16_grouped_mm", [[10, 4], [3, 6, 4], [3], []], 3),
+        ("_GroupedLinear", [[10, 4], [], [6, 4], [6, 4], [6, 4]], 3),
+    ],
+)
+def test_grouped_products_of_other_libraries(name: str, dims: list[list[int]], groups: int) -> None:
+    found = matrix_op(name, json.dumps(dims), json.dumps([BF16] * len(dims)), None)
+    assert found is not None
+    assert (found.flops, found.groups, found.n, found.k) == (2 * 10 * 4 * 6, groups, 6, 4)
+    assert matrix_op(f"{name}Backward", json.dumps(dims), json.dumps([BF16] * len(dims)), None) is None
+    assert matrix_op(name, json.dumps([[10, 4], [7, 7], [7, 7]]), json.dumps([BF16] * 3), None) is None
+
+
 def test_a_causal_mask_halves_attention_and_its_backward_is_five_products() -> None:
     dims = [[2, 3, 8, 4]] * 3
     whole = op("_scaled_dot_product_flash_attention", dims, [BF16] * 3, ["", "", "", "0.", "False"])

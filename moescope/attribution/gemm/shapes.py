@@ -30,6 +30,11 @@ DTYPE = {
 RESULT_BYTES_OF_8_BIT = 2
 """Products of 8-bit operands are written in 16 bits unless asked otherwise."""
 
+GROUPED_ELSEWHERE = re.compile(
+    r"^(?!.*(?:Backward|evaluate_function)).*(?:grouped_?(?:gemm|mm|linear)|group_gemm|::gmm$)", re.I
+)
+"""Grouped products elsewhere: the ``grouped_gemm`` package, Transformer Engine, FBGEMM, wrappers of DeepGEMM."""
+
 Dims = Sequence[Any]
 
 
@@ -66,7 +71,7 @@ def matrix_op(name: str, dims_text: str, types_text: str | None, concrete_text: 
 
     The texts are the profiler's ``Input Dims``, ``Input type`` and ``Concrete Inputs`` as JSON.
     """
-    parse = PARSERS.get(name.removeprefix("aten::"))
+    parse = _parser(name)
     if parse is None:
         return None
     try:
@@ -78,7 +83,12 @@ def matrix_op(name: str, dims_text: str, types_text: str | None, concrete_text: 
 
 def is_matrix_op(name: str) -> bool:
     """Whether operations of this name are counted."""
-    return name.removeprefix("aten::") in PARSERS
+    return _parser(name) is not None
+
+
+def _parser(name: str) -> Callable[[Dims, Sequence[str], Dims], MatrixOp] | None:
+    known = PARSERS.get(name.removeprefix("aten::"))
+    return _grouped_by_arguments if known is None and GROUPED_ELSEWHERE.search(name) else known
 
 
 def _shape(dims: Dims, index: int, *lengths: int) -> list[int]:
@@ -183,6 +193,28 @@ def _grouped(dims: Dims, types: Sequence[str], concrete: Dims) -> MatrixOp:  # n
     return MatrixOp("grouped", m, n, k, groups, rows, 2 * m * n * k, moved, _dtype(types, 0), divided)
 
 
+def _grouped_by_arguments(dims: Dims, types: Sequence[str], concrete: Dims) -> MatrixOp:  # noqa: ARG001
+    """Grouped products of other libraries: rows [R, K], and weights as one [E, K, N] or [E, N, K] or as E matrices."""
+    matrices = [(at, shape) for at, shape in enumerate(dims) if isinstance(shape, list) and len(shape) == 2]
+    stacks = [(at, shape) for at, shape in enumerate(dims) if isinstance(shape, list) and len(shape) == 3]
+    if not matrices:
+        raise UnknownShapeError
+    (first, (m, k)), others = matrices[0], matrices[1:]
+    if stacks:
+        at, (groups, *sides) = stacks[0]
+    else:
+        same = [entry for entry in others if entry[1] == others[0][1]]
+        if len(same) < 2:
+            raise UnknownShapeError
+        (at, sides), groups = same[0], len(same)
+    if k not in sides:
+        raise UnknownShapeError
+    n = sides[1] if sides[0] == k else sides[0]
+    item, weight = _item(types, first), _item(types, at)
+    moved = m * k * item + groups * k * n * weight + m * n * _result(item)
+    return MatrixOp("grouped", m, n, k, groups, m / groups, 2 * m * n * k, moved, _dtype(types, first), "m")
+
+
 def _num_offsets(dims: Dims) -> int:
     """Number of groups: the length of the offsets, the last of the one-dimensional arguments."""
     lengths = [shape[0] for shape in dims[2:] if isinstance(shape, list) and len(shape) == 1]
@@ -260,6 +292,7 @@ PARSERS: dict[str, Callable[[Dims, Sequence[str], Dims], MatrixOp]] = {
     "mm": _mm(0), "addmm": _mm(1), "addmm_": _mm(1), "_addmm_activation": _mm(1), "_int_mm": _mm(0),
     "_scaled_mm": _mm(0), "bmm": _bmm(0), "baddbmm": _bmm(1), "linear": _linear, "matmul": _matmul,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped,
+    "_scaled_mm_v2": _mm(0), "_scaled_grouped_mm_v2": _grouped,
     "scaled_dot_product_attention": _attention(0, 2, 5),
     "_scaled_dot_product_attention_math": _attention(0, 2, 5),
     "_scaled_dot_product_flash_attention": _attention(0, 2, 4),
