@@ -1,0 +1,141 @@
+"""What the hooks cost: telemetry against a bare loop, a profiled window against a bare profiler, and bytes per step.
+
+    python benchmarks/hooks_overhead.py --pairs 20
+
+Steps with and without take turns in one process on one trainer, so that drift of the machine hits both alike. Wall time
+is what counts; CPU time of the whole process is shown beside it, since it hardly depends on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from moescope_hooks import Schedule, observe
+from moescope_hooks.observation import Observation
+from moescope_hooks.ranges import set_active
+from torch import nn
+
+from moescope.trainer.loop import Trainer
+from moescope.trainer.mesh import single_mesh
+from moescope.trainer.moe import MoE
+from moescope.trainer.presets import load_config
+
+Cost = tuple[float, float]
+"""Wall seconds and CPU seconds of one step."""
+
+
+def timed(step: Callable[[], object]) -> Cost:
+    """What one step takes."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    step()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+class Switch:
+    """Turns an observation off and on again between steps."""
+
+    def __init__(self, trainer: Trainer, obs: Observation) -> None:
+        self.obs = obs
+        self.layers = [m for m in trainer.model.modules() if isinstance(m, MoE)]
+        self.hooks = [dict(layer._routing_hooks) for layer in self.layers]
+
+    def turn(self, on: bool) -> None:
+        """Listen, or not."""
+        set_active(self.obs if on else None)
+        for layer, hooks in zip(self.layers, self.hooks, strict=True):
+            layer._routing_hooks.clear()
+            layer._routing_hooks.update(hooks if on else {})
+
+
+def report(what: str, bare: list[Cost], observed: list[Cost], limit: float) -> None:
+    """Print medians and the median of the pairs' ratios."""
+    for i, clock in enumerate(("wall", "CPU")):
+        ratios = [b[i] / a[i] - 1 for a, b in zip(bare, observed, strict=True)]
+        base = statistics.median(a[i] for a in bare) * 1e3
+        spread = statistics.quantiles(ratios, n=4)
+        print(
+            f"{what:<22} {clock:>4}  bare {base:8.1f} ms  overhead {statistics.median(ratios):+7.2%}"
+            f"  (quartiles {spread[0]:+.2%} to {spread[2]:+.2%}; limit {limit:.0%})"
+        )
+
+
+def telemetry_overhead(trainer: Trainer, pairs: int) -> None:
+    """Steps with telemetry against steps without."""
+    bare, observed = [], []
+    with tempfile.TemporaryDirectory() as out, observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
+        switch = Switch(trainer, obs)
+
+        def observed_step(step: int) -> None:
+            losses, norm = trainer.train_step(step, obs)
+            obs.step(loss=losses[0], gradient_norm=norm)
+
+        for step in range(-2, pairs):
+            switch.turn(on=False)
+            without = timed(lambda step=step: trainer.train_step(2 * step + 4, None))
+            switch.turn(on=True)
+            with_hooks = timed(lambda step=step: observed_step(2 * step + 5))
+            if step >= 0:
+                bare.append(without)
+                observed.append(with_hooks)
+    report("telemetry", bare, observed, 0.01)
+
+
+def window_overhead(trainer: Trainer, pairs: int) -> None:
+    """Steps inside a profiled window of the hooks against steps inside a bare profiler with the same options."""
+    bare, observed = [], []
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    for pair in range(pairs):
+        with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True):
+            bare.append(timed(lambda: trainer.train_step(0, None)))
+        with (
+            tempfile.TemporaryDirectory() as out,
+            observe(trainer.model, out=out, profile=Schedule(start=0, steps=1)) as obs,
+        ):
+            observed.append(timed(lambda obs=obs: trainer.train_step(0, obs)))
+            obs.step()
+        print(f"window {pair + 1} of {pairs}", end="\r", flush=True)
+    report("profiled window", bare, observed, 0.02)
+
+
+def bytes_per_step(*, layers: int, experts: int, top_k: int, microbatches: int, tokens: int, steps: int = 20) -> None:
+    """Bytes of telemetry of one rank and step for the shape of a large model, with skewed random routing."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(layers, experts, generator=generator) ** 2 + 0.05
+    with tempfile.TemporaryDirectory() as out:
+        with observe(nn.Linear(1, 1), out=out, flush_steps=steps) as obs:
+            for _ in range(steps):
+                for _ in range(microbatches):
+                    obs.microbatch()
+                    chosen = torch.multinomial(weights, tokens * top_k, replacement=True, generator=generator)
+                    for layer in range(layers):
+                        obs.expert_counts(layer, torch.bincount(chosen[layer], minlength=experts))
+                obs.step(loss=1.0, tokens=tokens * microbatches)
+        total = sum(path.stat().st_size for path in (Path(out) / "telemetry").rglob("*.parquet"))
+    print(
+        f"telemetry of {layers} layers, {experts} experts, {microbatches} microbatches: {total / steps / 1e3:.1f} kB per step"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    bytes_per_step(layers=61, experts=256, top_k=8, microbatches=8, tokens=4096)
+    torch.set_num_threads(arguments.threads)
+    config = load_config(arguments.preset, train={"steps": 10000})
+    trainer = Trainer(config, single_mesh())
+    telemetry_overhead(trainer, arguments.pairs)
+    window_overhead(trainer, max(3, arguments.pairs // 4))
+
+
+if __name__ == "__main__":
+    main()
