@@ -23,7 +23,8 @@ def find_gemms(
     parallel: Any = telemetry.run.get("parallel") if telemetry is not None else None
     parallel = parallel if isinstance(parallel, Mapping) else {}
     load = telemetry.expert_load if telemetry is not None else pl.DataFrame()
-    rows = local_rows(load, parallel.get("ep_groups") or (), parallel.get("expert_placement"))
+    steps = {step for profile in profiles for step in profile.gemms["step"].unique()}
+    rows = local_rows(load, parallel.get("ep_groups") or (), parallel.get("expert_placement"), steps)
     if baseline is None:
         return gemms(profiles, rows)
     return gemms(profiles, rows, baseline.flops_per_ns, baseline.memory_bytes_per_ns)

@@ -147,4 +147,5 @@ def test_rows_of_local_experts_are_summed_over_the_sources_of_a_group() -> None:
     assert rows.select("rank", "group_rows").rows() == [(0, [11, 22]), (1, [33, 44]), (2, [5, 5]), (3, [5, 6])]
     strided = local_rows(load, [[0, 1], [2, 3]], [0, 1, 0, 1]).sort("rank")
     assert strided["group_rows"].to_list()[:2] == [[11, 33], [22, 44]]
+    assert local_rows(load, [[0, 1], [2, 3]], None, steps=[6]).is_empty()
     assert local_rows(pl.DataFrame(), [[0]], None).is_empty()

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 SCHEMA: dict[str, Any] = {
     "rank": pl.Int64, "step": pl.Int64, "microbatch": pl.Int32, "layer": pl.Int32, "group_rows": pl.List(pl.Int64),
 }  # fmt: skip
+_KEY = ["group", "step", "microbatch", "layer"]
 
 
 def local_rows(
-    expert_load: pl.DataFrame, ep_groups: Sequence[Sequence[int]], placement: Sequence[int] | None
+    expert_load: pl.DataFrame,
+    ep_groups: Sequence[Sequence[int]],
+    placement: Sequence[int] | None,
+    steps: Collection[int] | None = None,
 ) -> pl.DataFrame:
     """The columns of SCHEMA: rows that each rank's experts received, in the order of the experts.
 
     ``expert_load``: the telemetry table, counts before capacity; ``placement``: EP member that holds each expert,
-    contiguous if None. Empty where the counts or the groups are not known.
+    contiguous if None; ``steps``: only these. Empty where the counts or the groups are not known.
     """
     group_of = {rank: index for index, group in enumerate(ep_groups) for rank in group}
     if expert_load.is_empty() or not group_of:
         return pl.DataFrame(schema=SCHEMA)
-    table = expert_load.filter(pl.col("rank").is_in(list(group_of))).with_columns(
-        group=pl.col("rank").replace_strict(group_of, return_dtype=pl.Int64)
-    )
-    long = table.select(
-        "step", "microbatch", "layer", "group", "counts", expert=pl.int_ranges(pl.col("counts").list.len())
-    ).explode("counts", "expert")
-    num_experts = int(long["expert"].max() or 0) + 1  # type: ignore[arg-type]
+    table = expert_load.filter(pl.col("rank").is_in(list(group_of)))
+    table = table.filter(pl.col("step").is_in(list(steps))) if steps is not None else table
+    num_experts = table["counts"].list.len().max() if len(table) else None
+    if not isinstance(num_experts, int) or num_experts == 0:
+        return pl.DataFrame(schema=SCHEMA)
+    table = table.filter(pl.col("counts").list.len() == num_experts)
+    table = table.with_columns(group=pl.col("rank").replace_strict(group_of, return_dtype=pl.Int64)).sort(_KEY)
+    counts = table["counts"].explode().to_numpy().reshape(-1, num_experts)
+    first = np.flatnonzero(table.select(pl.struct(_KEY).rle_id().diff().fill_null(1) > 0).to_series().to_numpy())
+    summed = np.add.reduceat(counts, first, axis=0)
     size = len(ep_groups[0])
-    member = list(placement) if placement else [expert * size // num_experts for expert in range(num_experts)]
-    key = ["group", "step", "microbatch", "layer", "expert"]
-    summed = long.group_by(key).agg(pl.col("counts").sum()).sort(key)
-    holders = [
-        (index, expert, group[member[expert]]) for index, group in enumerate(ep_groups) for expert in range(num_experts)
+    member = np.array(placement or [expert * size // num_experts for expert in range(num_experts)])
+    places = table.select(_KEY)[first]
+    frames = [
+        _of_member(places, summed[:, member == index], [group[index] for group in ep_groups]) for index in range(size)
     ]
-    holder = pl.DataFrame(holders, schema={"group": pl.Int64, "expert": pl.Int64, "rank": pl.Int64}, orient="row")
-    held = summed.join(holder.cast({"expert": summed.schema["expert"]}), on=["group", "expert"]).sort(key)
-    rows = held.group_by("rank", "step", "microbatch", "layer", maintain_order=True).agg(group_rows="counts")
-    return rows.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    return pl.concat(frames).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _of_member(places: pl.DataFrame, rows: np.ndarray[Any, Any], rank_of_group: Sequence[int]) -> pl.DataFrame:
+    """One member of every group: its rank and its experts' rows."""
+    rank = pl.col("group").replace_strict(dict(enumerate(rank_of_group)), return_dtype=pl.Int64)
+    return places.with_columns(rank=rank, group_rows=pl.Series(rows.astype(np.int64).tolist(), dtype=pl.List(pl.Int64)))
