@@ -26,7 +26,7 @@ def summarise(
     shorter by, of which ``transfer_ns`` in transfers and the rest in waits.
     """
     divisor = pl.when(pl.col("cause").is_in(SHARED_BY_ALL)).then(num_ranks).otherwise(max(num_ranks - 1, 1))
-    waits = charges.group_by("cause", "culprit", "layer").agg(
+    waits = charges.group_by("cause", "culprit", "layer", maintain_order=True).agg(
         pl.col("charged_ns").sum() / num_steps, pl.col("cost_ns").sum() / num_steps
     )
     waits = waits.with_columns(_settled("charged_ns"), _settled("cost_ns"))
@@ -35,7 +35,9 @@ def summarise(
         cost_ns=pl.when(is_seen_twice).then(0.0).otherwise(pl.col("cost_ns") / divisor), transfer_ns=pl.lit(0.0)
     )
     both = pl.concat([conform(waits, SCHEMA), transfers])
-    total = both.group_by("cause", "culprit", "layer").agg(pl.col("charged_ns", "cost_ns", "transfer_ns").sum())
+    total = both.group_by("cause", "culprit", "layer", maintain_order=True).agg(
+        pl.col("charged_ns", "cost_ns", "transfer_ns").sum()
+    )
     return total.sort(["cost_ns", "cause", "culprit", "layer"], descending=[True, False, False, False], nulls_last=True)
 
 

@@ -205,8 +205,10 @@ def imbalance_cost_ns(work: pl.DataFrame) -> Mapping[int, float]:
     work = work.filter("complete")
     if work.is_empty():
         return {}
-    each = work.group_by("step", "turn", "layer").agg(loss=pl.col("work_ns").max() - pl.col("work_ns").mean())
-    total = each.drop_nulls("layer").group_by("layer").agg(pl.col("loss").sum())
+    each = work.group_by("step", "turn", "layer", maintain_order=True).agg(
+        loss=pl.col("work_ns").max() - pl.col("work_ns").mean()
+    )
+    total = each.drop_nulls("layer").group_by("layer", maintain_order=True).agg(pl.col("loss").sum())
     return {int(layer): float(loss) for layer, loss in total.rows()}
 
 

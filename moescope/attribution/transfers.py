@@ -139,6 +139,9 @@ def _blame(rows: pl.DataFrame, exchanges: pl.DataFrame) -> int | None:
 
 def _slowest_of_turn(losses: pl.DataFrame, num_steps: int) -> pl.DataFrame:
     """Groups side by side hold up the step once: each turn counts its largest loss."""
-    worst = losses.filter(pl.col("loss_ns") > 0).sort("loss_ns", descending=True).unique(["step", "turn"], keep="first")
-    table = worst.group_by("cause", "culprit", "layer").agg(cost_ns=pl.col("loss_ns").sum() / num_steps)
+    worst = losses.filter(pl.col("loss_ns") > 0).sort(["loss_ns", "instance"], descending=[True, False])
+    worst = worst.unique(["step", "turn"], keep="first", maintain_order=True)
+    table = worst.group_by("cause", "culprit", "layer", maintain_order=True).agg(
+        cost_ns=pl.col("loss_ns").sum() / num_steps
+    )
     return conform(table.with_columns(charged_ns=pl.lit(0.0), transfer_ns="cost_ns"), SCHEMA)

@@ -63,7 +63,9 @@ class Inputs:
     def cause_ns(self, cause: str) -> pl.DataFrame:
         """``culprit, cost_ns, charged_ns, transfer_ns`` of one cause, summed over layers, largest first."""
         mine = self.attribution.causes.filter(pl.col("cause") == cause)
-        by_rank = mine.group_by("culprit").agg(pl.col("cost_ns", "charged_ns", "transfer_ns").sum())
+        by_rank = mine.group_by("culprit", maintain_order=True).agg(
+            pl.col("cost_ns", "charged_ns", "transfer_ns").sum()
+        )
         return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
 
     def confidence(self, cost_ns: float) -> str:

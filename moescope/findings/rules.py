@@ -45,7 +45,7 @@ def _severity(share: float) -> str:
 def _top_layer(inputs: Inputs, cause: str, rank: int | None) -> int | None:
     mine = inputs.attribution.causes.filter(pl.col("cause") == cause)
     mine = mine.filter(pl.col("culprit") == rank) if rank is not None else mine
-    mine = mine.drop_nulls("layer").group_by("layer").agg(pl.col("cost_ns").sum())
+    mine = mine.drop_nulls("layer").group_by("layer", maintain_order=True).agg(pl.col("cost_ns").sum())
     mine = mine.sort(["cost_ns", "layer"], descending=[True, False])
     return int(mine["layer"][0]) if len(mine) else None
 

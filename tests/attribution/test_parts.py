@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from random_traces import Job, jobs
+from tiny_moe import balanced, play
 from tiny_trace import BASE_NS, TinyRank, write
 
 from moescope.attribution.labels import PARTS
 from moescope.views.build import analyze
+from moescope.views.json import EXTRA_SECTIONS, to_json
 from moescope.views.model import Analysis
 
 
@@ -77,6 +80,13 @@ def test_what_ranks_are_called_does_not_matter(job: Job) -> None:
     assert {(row.rank, row.step): row.parts_ns for row in after.ranks} == renamed
     waits = {((wait.rank + 1) % size, wait.step, wait.kind): wait.arrival_wait_ns for wait in before.waits}
     assert {(wait.rank, wait.step, wait.kind): wait.arrival_wait_ns for wait in after.waits} == waits
+
+
+def test_the_same_input_gives_the_same_numbers_to_the_last_bit(tmp_path: Path) -> None:
+    """Sums of floats depend on their order, so nothing may depend on which thread was first."""
+    folder = write(play([balanced(step) for step in range(6)], pace={1: 1.37, 2: 1.11, 3: 0.93}), tmp_path)
+    texts = {json.dumps(to_json(analyze(folder, cache=False), EXTRA_SECTIONS)) for _ in range(8)}
+    assert len(texts) == 1
 
 
 def test_a_step_by_hand(tmp_path: Path) -> None:
