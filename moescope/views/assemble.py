@@ -139,7 +139,8 @@ def memory(
 
 def _peaks(telemetry: Telemetry) -> pl.DataFrame:
     known = telemetry.step.drop_nulls("memory_allocated_peak_bytes")
-    return known.sort("memory_allocated_peak_bytes", descending=True).unique("rank", keep="first").sort("rank")
+    highest = known.sort(["memory_allocated_peak_bytes", "step"], descending=[True, False])
+    return highest.unique("rank", keep="first", maintain_order=True).sort("rank")
 
 
 def _from_telemetry(row: Mapping[str, Any], device: Mapping[int, str]) -> RankMemory:
@@ -164,7 +165,7 @@ def telemetry_steps(
     if telemetry is None or telemetry.step.is_empty():
         return ()
     profiled = set(attribution.parts["step"].unique().to_list())
-    table = telemetry.step.group_by("step").agg(
+    table = telemetry.step.group_by("step", maintain_order=True).agg(
         pl.col("start_ns").min(),
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).max(),
         tokens=pl.col("tokens").sum(),
@@ -173,7 +174,7 @@ def telemetry_steps(
     )
     violation: dict[int, float] = {}
     if counts is not None:
-        per_step = intervals(counts).group_by("step").agg(pl.col("maxvio_rank").mean())
+        per_step = intervals(counts).group_by("step", maintain_order=True).agg(pl.col("maxvio_rank").mean())
         violation = dict(per_step.rows())
     return tuple(
         TelemetryStep(**row, maxvio_rank=violation.get(row["step"]), profiled=row["step"] in profiled)
