@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from moescope.errors import MoescopeError
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
 PARTS = ("gemm", "collectives", "copies")
 
+NUM_GROUPS = 8
 CPU_SHAPES = ((1024, 512), (512, 1024))
 GPU_SHAPES = ((4096, 2048), (2048, 2048))
 
@@ -29,7 +34,7 @@ class Plan:
     """Weights [k, n] as (n, k)."""
     rows: tuple[int, ...] = ()
     """M: rows of a single product, rows per expert of a grouped one."""
-    groups: int = 8
+    groups: int = NUM_GROUPS
     dtype: str = ""
     max_bytes: int = 0
     """Largest message of the collectives."""
@@ -75,3 +80,26 @@ class Plan:
             raise PlanError("shapes and rows are positive numbers", hint="For example --shape 4096x2048 --rows 64,256.")
         if self.dtype not in ("", "bfloat16", "float16", "float32"):
             raise PlanError(f"dtype {self.dtype!r} is not measured", hint="bfloat16, float16 or float32")
+
+
+def weights_of_run(run: Path) -> tuple[tuple[tuple[int, int], ...], int]:
+    """(weights (n, k), experts per rank) of the model in a run's ``run.json``.
+
+    The weights are an expert's way up and down, and the attention's square one. Raises ``PlanError`` where the run does
+    not say its model's sizes.
+    """
+    file = run / "run.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        model, parallel = found["model"], found.get("parallel") or {}
+        experts: Mapping[str, Any] = model.get("moe") or model
+        hidden = int(model["dim"] if "dim" in model else model["hidden"])
+        inner = int(experts["expert_hidden_dim"] if "expert_hidden_dim" in experts else experts["expert_hidden"])
+        num_experts = int(experts["num_experts"] if "num_experts" in experts else experts["experts"])
+        groups = max(num_experts // int(parallel.get("ep_size") or 1), 1)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(
+            f"{file} does not say the sizes of a model: {type(error).__name__}: {error}",
+            hint="Name the weights with --shape NxK and the experts of a rank with --groups.",
+        ) from error
+    return ((inner, hidden), (hidden, inner), (hidden, hidden)), groups

@@ -45,11 +45,10 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
     "--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="The file."
 )
 @click.option("--only", multiple=True, metavar="PART", help="Measure only gemm, collectives or copies; repeatable.")
+@click.option("--run", type=click.Path(path_type=Path), help="Take the weights and experts of this run's model.")
 @click.option("--shape", "shapes", type=NumbersType("x"), multiple=True, metavar="NxK", help="A weight; repeatable.")
 @click.option("--rows", type=NumbersType(), default=(), metavar="M,M,...", help="Rows (tokens per expert) to measure.")
-@click.option(
-    "--groups", type=click.IntRange(min=1), default=8, show_default=True, help="Experts of a grouped product."
-)
+@click.option("--groups", type=click.IntRange(min=1), help="Experts of a grouped product. [default: the run's, else 8]")
 @click.option("--dtype", default="", help="bfloat16, float16 or float32. [default: bfloat16 on GPUs, else float32]")
 @click.option("--max-bytes", type=click.IntRange(min=1), help="Largest message. [default: 1 GiB on GPUs, else 16 MiB]")
 @click.option(
@@ -98,16 +97,18 @@ def command(ranks: int, *, out: Path, imported: tuple[str, ...], force: bool, as
 def _plan(
     *,
     only: tuple[str, ...],
+    run: Path | None,
     shapes: tuple[tuple[int, int], ...],
     rows: tuple[int, ...],
-    groups: int,
+    groups: int | None,
     dtype: str,
     max_bytes: int | None,
     seconds: float,
 ) -> Plan:
-    from moescope.baseline.plan import PARTS, Plan
+    from moescope.baseline.plan import NUM_GROUPS, PARTS, Plan, weights_of_run
 
-    plan = Plan(only or PARTS, shapes, rows, groups, dtype, max_bytes or 0, seconds=seconds)
+    known, experts = weights_of_run(run) if run is not None else ((), NUM_GROUPS)
+    plan = Plan(only or PARTS, shapes or known, rows, groups or experts, dtype, max_bytes or 0, seconds=seconds)
     plan.check()
     return plan
 

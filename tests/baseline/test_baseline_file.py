@@ -10,7 +10,7 @@ import pytest
 
 from moescope.align.baseline import read_baseline
 from moescope.baseline.nccltests import read_nccl_tests
-from moescope.baseline.plan import Plan, PlanError
+from moescope.baseline.plan import Plan, PlanError, weights_of_run
 from moescope.errors import InputUnreadableError
 
 OUTPUT = """# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
@@ -104,6 +104,27 @@ def test_output_that_names_its_test_needs_no_name(tmp_path: Path) -> None:
     file.write_text("nothing\n", encoding="utf-8")
     with pytest.raises(PlanError, match="no line of results"):
         read_nccl_tests(file, "alltoall")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"dim": 16, "moe": {"expert_hidden_dim": 32, "num_experts": 8}},
+        {"hidden": 16, "expert_hidden": 32, "experts": 8},
+    ],
+)
+def test_weights_are_those_of_a_run(tmp_path: Path, model: dict[str, Any]) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"model": model, "parallel": {"ep_size": 4}}), encoding="utf-8")
+    assert weights_of_run(tmp_path) == (((32, 16), (16, 32), (16, 16)), 2)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"model": {"dim": "x"}}', '{"model": {}}'])
+def test_a_run_without_a_model_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(PlanError, match="sizes of a model"):
+        weights_of_run(tmp_path)
+    with pytest.raises(PlanError):
+        weights_of_run(tmp_path / "absent")
 
 
 def test_plan_chooses_for_the_device_and_refuses_nonsense() -> None:

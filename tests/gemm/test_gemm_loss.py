@@ -9,32 +9,14 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_products import call, table
 
-from moescope.attribution.gemm.calls import SCHEMA
 from moescope.attribution.gemm.curve import curves
 from moescope.attribution.gemm.loss import LOSS_PARTS, tile_fill, wave_fill, with_loss
 from moescope.attribution.gemm.reference import Reference, peak_of, references
 from moescope.attribution.gemm.rows import local_rows
 
 REFERENCE = Reference("bfloat16", 1000.0, "baseline", 0, None, 2.0)
-
-
-def call(**given: Any) -> dict[str, Any]:
-    """A product of [m, k] and [k, n]; the FLOPs follow from the shape."""
-    row: dict[str, Any] = {
-        "step": 0, "layer": 0, "microbatch": 0, "phase": "experts", "backward": False, "op": "aten::mm", "kind": "gemm",
-        "m": 64, "n": 256, "k": 512, "groups": 1, "divided": "", "dtype": "bfloat16", "bytes": 0, "start_ns": 0,
-        "kernel_ns": 50_000, "gap_ns": 0, "num_kernels": 1, "tile_m": 128, "tile_n": 128, "is_expert": True,
-        "is_recompute": False,
-    }  # fmt: skip
-    row |= given
-    row.setdefault("rows", float(row["m"]))
-    row.setdefault("flops", 2 * row["m"] * row["n"] * row["k"] * (1 if row["divided"] else row["groups"]))
-    return row
-
-
-def table(*rows: dict[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=SCHEMA)
 
 
 def parts(frame: pl.DataFrame) -> dict[str, int]:
