@@ -68,11 +68,9 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _volume_loss(exchanges: pl.DataFrame, models: Mapping[str, TransferModel]) -> pl.DataFrame:
     rate = {tier: model.bytes_per_ns for tier, model in models.items()}
-    if not rate:
-        return exchanges.head(0).with_columns(loss_ns=0.0, culprit="bottleneck_rank", cause=pl.lit(""))
     known = exchanges.filter(pl.col("tier").is_in(list(rate)))
     if known.is_empty():
-        return known.with_columns(loss_ns=pl.lit(0.0), culprit=pl.lit(None, pl.Int64))
+        return known.with_columns(loss_ns=0.0, culprit="bottleneck_rank", cause=pl.lit(""))
     known = known.with_columns(bytes_per_ns=pl.col("tier").replace_strict(rate, return_dtype=pl.Float64))
     uneven = (pl.col("bottleneck_bytes") - pl.col("mean_bytes")) / pl.col("bytes_per_ns")
     loss = pl.min_horizontal(uneven, pl.col("transfer_ns")) * pl.col("exposed_share")
