@@ -19,8 +19,8 @@ from moescope_hooks.routing import Routing
 from moescope.trainer.balance import METHODS
 from moescope.trainer.loop import Trainer
 from moescope.trainer.mesh import single_mesh
-from moescope.trainer.model import contiguous_placement
 from moescope.trainer.moe import MoE
+from moescope.trainer.placement import contiguous_placement
 from moescope.trainer.presets import load_config
 
 NUM_RANKS = 4

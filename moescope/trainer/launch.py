@@ -42,6 +42,7 @@ def under_torchrun() -> bool:
 @record
 def run_rank(job: Job) -> None:
     """What every rank does: join, train, leave."""
+    _quiet()
     signal.signal(signal.SIGTERM, _leave)
     device = start_process_group()
     try:

@@ -25,7 +25,8 @@ from moescope.trainer.config import Config, ConfigError
 from moescope.trainer.data import Batches, Corpus, load_corpus, validation_sequences
 from moescope.trainer.grads import Gradients, optimizer_groups
 from moescope.trainer.mesh import Mesh
-from moescope.trainer.model import Transformer, contiguous_placement
+from moescope.trainer.model import Transformer
+from moescope.trainer.placement import placement_of
 from moescope.trainer.presets import to_toml
 from moescope.trainer.progress import Say, Status, learning_rate, schedule_of
 from moescope.trainer.runfile import describe_ranks, describe_training, read_run
@@ -39,7 +40,7 @@ class Trainer:
         self.config = config
         self.mesh = mesh
         self.corpus = corpus or load_corpus(config.data, config.train.sequence_length)
-        self.placement = contiguous_placement(config.moe.num_experts, mesh.expert.size)
+        self.placement = placement_of(config, mesh.expert.size)
         self.model = Transformer(config, mesh, self.placement).to(mesh.device)
         train = config.train
         self.routers = self.model.routers()

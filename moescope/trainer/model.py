@@ -171,11 +171,6 @@ class Transformer(nn.Module):
         return [p for m in self.modules() if isinstance(m, Experts) for p in m.parameters()]
 
 
-def contiguous_placement(num_experts: int, ep_size: int) -> list[int]:
-    """Experts 0, 1, ... on member 0, the next on member 1, and so on."""
-    return [expert * ep_size // num_experts for expert in range(num_experts)]
-
-
 @torch.no_grad()
 def initialize(model: Transformer, config: Config) -> None:
     """Draw each weight from a generator of its own, seeded by its name, so that no layout changes any of them."""

@@ -12,8 +12,9 @@ from torch import Tensor
 from moescope.trainer.experts import Experts
 from moescope.trainer.faults import Faults
 from moescope.trainer.flops import model_cost, peak_flops
-from moescope.trainer.model import Transformer, contiguous_placement, rotary_tables, rotate
+from moescope.trainer.model import Transformer, rotary_tables, rotate
 from moescope.trainer.moe import MoE
+from moescope.trainer.placement import contiguous_placement
 from moescope.trainer.progress import learning_rate
 
 
