@@ -21,6 +21,10 @@ from torch import Tensor
 from moescope.baseline.plan import Plan
 from moescope.baseline.timing import mean_ns, over_ranks
 
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""New names first: recent versions of torch warn of the old ones."""
+
 ITEM_BYTES = 4
 """float32, whatever the products' type: every sum below is exact in it."""
 
@@ -105,7 +109,7 @@ def _all_gather(items: int, device: torch.device, in_place: bool) -> Exchange:
     expected = torch.arange(1.0, n + 1, device=device).repeat_interleave(part)
     size = part * n * ITEM_BYTES
     sizes = (size, part, size * (n - 1) / n)
-    return _exchange(sizes, (mine, rank + 1.0), (whole, expected), lambda: dist.all_gather_into_tensor(whole, mine))
+    return _exchange(sizes, (mine, rank + 1.0), (whole, expected), lambda: _gather(whole, mine))
 
 
 def _reduce_scatter(items: int, device: torch.device, in_place: bool) -> Exchange:
@@ -115,9 +119,7 @@ def _reduce_scatter(items: int, device: torch.device, in_place: bool) -> Exchang
     mine = whole[rank * part : (rank + 1) * part] if in_place else torch.zeros(part, device=device)
     size = part * n * ITEM_BYTES
     sizes = (size, part, size * (n - 1) / n)
-    return _exchange(
-        sizes, (whole, rank + 1.0), (mine, n * (n + 1) / 2), lambda: dist.reduce_scatter_tensor(mine, whole)
-    )
+    return _exchange(sizes, (whole, rank + 1.0), (mine, n * (n + 1) / 2), lambda: _scatter(mine, whole))
 
 
 def _all_to_all(items: int, device: torch.device, in_place: bool) -> Exchange:  # noqa: ARG001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import tempfile
 import time
@@ -33,7 +34,7 @@ def launch(job: Job, ranks: int) -> None:
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=0,
-            start_method="spawn" if torch.cuda.is_available() else "forkserver",
+            start_method=_start_method(),
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
@@ -42,6 +43,14 @@ def launch(job: Job, ranks: int) -> None:
             raise _explain(error) from error
         except SignalException as error:  # the launcher's form of Ctrl-C; it has stopped the ranks
             raise KeyboardInterrupt from error
+
+
+def _start_method() -> str:
+    """Without GPUs, ranks are forked from a server that has imported torch once."""
+    if torch.cuda.is_available():
+        return "spawn"
+    multiprocessing.set_forkserver_preload(["moescope.baseline.measure"])
+    return "forkserver"
 
 
 def _explain(error: ChildFailedError) -> MoescopeError:

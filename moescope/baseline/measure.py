@@ -83,22 +83,29 @@ def measure(job: Job, device: torch.device) -> None:
         "hosts": hosts,
     }
     say = _say if rank == 0 else _say_nothing
-    found["gemm"] = _part("gemm", plan, say, lambda: measure_products(plan, device), [])
-    found["collectives"] = _part("collectives", plan, say, lambda: measure_collectives(plan, device), [])
+    found |= {"gemm": [], "collectives": [], "memory": None, "copies": [], "launch": None}
+    for part in plan.parts:
+        say(f"measuring {part}")
+        found |= _MEASURES[part](plan, device)
     found["collectives"] += list(job.imported)
-    found["memory"] = _part("copies", plan, say, lambda: measure_memory(plan, device), None)
-    found["copies"] = _part("copies", plan, say, lambda: measure_host_device(plan, device), [])
-    found["launch"] = _part("copies", plan, say, lambda: measure_launch(device), None)
     found["seconds"] = round(time.monotonic() - begun, 3)
     if rank == 0:
         write_atomically(job.out, lambda path: path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8"))
 
 
-def _part(name: str, plan: Plan, say: Callable[[str], None], run: Callable[[], Any], otherwise: Any) -> Any:
-    if name not in plan.parts:
-        return otherwise
-    say(f"measuring {name}")
-    return run()
+def _copies(plan: Plan, device: torch.device) -> dict[str, Any]:
+    return {
+        "memory": measure_memory(plan, device),
+        "copies": measure_host_device(plan, device),
+        "launch": measure_launch(device),
+    }
+
+
+_MEASURES: dict[str, Callable[[Plan, torch.device], dict[str, Any]]] = {
+    "gemm": lambda plan, device: {"gemm": measure_products(plan, device)},
+    "collectives": lambda plan, device: {"collectives": measure_collectives(plan, device)},
+    "copies": _copies,
+}
 
 
 def _say(line: str) -> None:
