@@ -20,6 +20,7 @@ from moescope.trace import open_directory
         ("moescope::mb1.head", (None, 1, "head", False)),
         ("moescope::optimizer", (None, None, "optimizer", False)),
         ("moescope::grad_reduce", (None, None, "grad_reduce", False)),
+        ("moescope::L3.mb0.experts.recompute", (3, 0, "experts", False)),
         ("moescope::L0.mb0", (0, 0, None, False)),
         ("moescope::L0.mb0.bwd", (0, 0, None, True)),
         ("Optimizer.step#AdamW.step", (None, None, "optimizer", False)),
