@@ -86,6 +86,43 @@ def telemetry_overhead(trainer: Trainer, pairs: int) -> None:
     report("telemetry", bare, observed, 0.01)
 
 
+def time_inside_hooks(trainer: Trainer, steps: int) -> None:
+    """CPU time spent in the hooks' own methods, on the training thread and on the writer's, against the step's."""
+    spent = dict.fromkeys(("training thread", "writer thread"), 0.0)
+
+    def count(owner: object, name: str, thread: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            start = time.thread_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                spent[thread] += time.thread_time() - start
+
+        setattr(owner, name, call)
+
+    with tempfile.TemporaryDirectory() as out, observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
+        for name in ("_on_routing", "microbatch", "step"):
+            count(obs, name, "training thread")
+        for name in ("_take", "_flush"):
+            count(obs._writer, name, "writer thread")
+        for module in trainer.model.modules():
+            if isinstance(module, MoE):
+                for key, hook in module._routing_hooks.items():
+                    layer, report_to = module.layer, obs._on_routing
+                    module._routing_hooks[key] = lambda r, a=layer, m=module, f=report_to: f(a, m, lambda: r)
+                    del hook
+        start = time.process_time()
+        for step in range(steps):
+            losses, norm = trainer.train_step(step, obs)
+            obs.step(loss=losses[0], gradient_norm=norm)
+        total = time.process_time() - start
+    for thread, seconds in spent.items():
+        per_step = f"{seconds / steps * 1e3:.2f} ms of {total / steps * 1e3:.0f} ms CPU per step"
+        print(f"inside the hooks, {thread}: {per_step}, {seconds / total:.2%}")
+
+
 def window_overhead(trainer: Trainer, pairs: int) -> None:
     """Steps inside a profiled window of the hooks against steps inside a bare profiler with the same options."""
     bare, observed = [], []
@@ -117,9 +154,8 @@ def bytes_per_step(*, layers: int, experts: int, top_k: int, microbatches: int, 
                         obs.expert_counts(layer, torch.bincount(chosen[layer], minlength=experts))
                 obs.step(loss=1.0, tokens=tokens * microbatches)
         total = sum(path.stat().st_size for path in (Path(out) / "telemetry").rglob("*.parquet"))
-    print(
-        f"telemetry of {layers} layers, {experts} experts, {microbatches} microbatches: {total / steps / 1e3:.1f} kB per step"
-    )
+    shape = f"{layers} layers, {experts} experts, {microbatches} microbatches"
+    print(f"telemetry of {shape}: {total / steps / 1e3:.1f} kB per step", flush=True)
 
 
 def main() -> None:
@@ -133,6 +169,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     config = load_config(arguments.preset, train={"steps": 10000})
     trainer = Trainer(config, single_mesh())
+    time_inside_hooks(trainer, arguments.pairs)
     telemetry_overhead(trainer, arguments.pairs)
     window_overhead(trainer, max(3, arguments.pairs // 4))
 
