@@ -73,7 +73,7 @@ def true_offset(clock: HostClock, hosts: Hosts) -> float:
     return (hosts.offset_ns[host] - hosts.offset_ns[0]) + (hosts.drift[host] - hosts.drift[0]) * at
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_offsets_and_drifts_of_four_hosts_are_recovered_to_a_few_microseconds(seed: int) -> None:
     draw = np.random.default_rng(100 + seed)
     hosts = Hosts(list(draw.uniform(-50 * MS, 50 * MS, 4)), list(draw.uniform(-30e-6, 30e-6, 4)))
@@ -95,7 +95,7 @@ def test_twenty_anchors_without_drift_are_enough() -> None:
     assert clock.drift == 0.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_ends_as_noisy_as_gloos_give_way_to_the_middle_of_the_bracket(seed: int) -> None:
     """Each rank leaves milliseconds late in its own way, so ends tell nothing; the bracket still holds the truth."""
     hosts = Hosts([0, -17 * MS, 23 * MS], [0.0, 0.0, 0.0])

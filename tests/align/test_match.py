@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_rows import collective, exchange, reduction, table
 
@@ -148,6 +148,7 @@ def test_kinds_that_differ_are_not_the_same_collective() -> None:
     assert [(0, 90)] in together(match(table(rows)))
 
 
+@settings(max_examples=25)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_neither_the_order_of_rows_nor_of_ranks_matters(draw: random.Random, numbered: bool) -> None:
     rows = rounds(4, ranks=3)

@@ -149,7 +149,7 @@ def exchanges(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(exchanges())
 def test_waits_and_transfers_add_up_to_the_duration(rows: list[dict[str, Any]]) -> None:
     got = waited(rows)
@@ -163,7 +163,7 @@ def test_waits_and_transfers_add_up_to_the_duration(rows: list[dict[str, Any]]) 
     assert (got.group_by("instance").agg(pl.col("is_last").sum())["is_last"] <= 1).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(exchanges())
 def test_a_late_rank_begins_later_and_has_rows_for_the_waiting_one(rows: list[dict[str, Any]]) -> None:
     for _, part in waited(rows).group_by("instance"):
