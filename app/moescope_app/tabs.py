@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dash import html
 
-from moescope_app.pages import View, communication, load, memory, run, steps, timeline, verdict
+from moescope_app.pages import View, communication, gemm, host, load, memory, run, steps, timeline, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ TABS: Mapping[str, Tab] = {
         Tab("timeline", "Timeline", timeline.render),
         Tab("load", "Load", load.render),
         Tab("communication", "Communication", communication.render),
+        Tab("gemm", "GEMM", gemm.render),
         Tab("memory", "Memory", memory.render),
+        Tab("host", "Host", host.render),
         Tab("steps", "Steps", steps.render),
         Tab("run", "Run", run.render),
     )

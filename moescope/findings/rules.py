@@ -272,7 +272,7 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
         confidence="medium",
         basis=inputs.finding_basis,
         evidence={
-            "page": "verdict",
+            "page": "host",
             "is_upper_bound": True,
             "host_launch_ns": round(launch),
             "sync_ns": round(sync),

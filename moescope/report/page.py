@@ -31,8 +31,8 @@ _ANCHORS = {
     "slow-network": "waits",
     "volume-imbalance": "waits",
     "exposed-communication": "waits",
-    "small-gemm": "parts",
-    "host-bound": "parts",
+    "small-gemm": "losses",
+    "host-bound": "host",
     "recompute-cost": "parts",
     "memory-peak": "memory",
     "allocator-stall": "memory",
@@ -41,7 +41,7 @@ _ANCHORS = {
     "balanced": "ranks",
 }
 _PAGES = {"load": "ranks", "communication": "waits", "memory": "memory", "steps": "steps", "run": "sources",
-          "timeline": "collectives", "verdict": "parts"}  # fmt: skip
+          "timeline": "collectives", "verdict": "parts", "gemm": "rates", "host": "host"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
-from moescope.report import charts, heat, lines
-from moescope.views import panels_comm, panels_load, panels_run, panels_step
+from moescope.report import charts, heat, lines, products
+from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_run, panels_step
 from moescope.views.model import Analysis
 from moescope.views.panels import Matrix, Panel, Table, spread
 from moescope.views.text import FORMATS, count, duration
@@ -151,6 +151,29 @@ def _intervals(analysis: Analysis) -> list[Picture]:
     return [] if matrix is None else [_amounts(matrix, "MaxVio of ranks by layer and microbatch", FORMATS["ratio"])]
 
 
+def _rates(analysis: Analysis) -> list[Picture]:
+    return [Picture(*products.rates_chart(analysis.gemm))] if analysis.gemm else []
+
+
+def _losses(analysis: Analysis) -> list[Picture]:
+    rows = panels_gemm.bucket_rows(analysis.gemm) if analysis.gemm else []
+    title = "Rows per expert; the loss per rank and step is written at the end of each bar"
+    return [Picture(*products.losses_chart(rows, "Loss by rows per expert"), title=title)] if rows else []
+
+
+def _layer_losses(analysis: Analysis) -> list[Picture]:
+    rows = panels_gemm.layer_rows(analysis.gemm) if analysis.gemm else []
+    return [Picture(*products.losses_chart(rows, "Loss by layer"))] if rows else []
+
+
+def _host(analysis: Analysis) -> list[Picture]:
+    rows = panels_step.rank_parts(analysis)
+    named = _named_ranks(analysis)
+    shown = spread(len(rows), [i for i, row in enumerate(rows) if row.rank in named])
+    title = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows):,} ranks; the table has all"
+    return [Picture(*products.host_chart([rows[i] for i in shown]), title=title)]
+
+
 def _some(legend: lines.Legend, analysis: Analysis) -> str:
     total = len(analysis.memory)
     return f"; {len(legend)} of {total:,} ranks, the table has all" if len(legend) < total else ""
@@ -196,6 +219,10 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_load.expert_panel, _experts),
     (panels_load.interval_panel, _intervals),
     (panels_comm.collectives_panel, None),
+    (panels_gemm.rates_panel, _rates),
+    (panels_gemm.losses_panel, _losses),
+    (panels_gemm.layer_losses_panel, _layer_losses),
+    (panels_host.host_panel, _host),
     (panels_run.memory_panel, _memory),
     (panels_run.peaks_panel, _peaks),
     (panels_step.steps_panel, _steps),

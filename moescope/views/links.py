@@ -10,7 +10,7 @@ from moescope.findings.model import Finding
 from moescope.views.model import Analysis, Collective
 from moescope.views.text import NONE, duration, percent, significant, size
 
-PAGES = ("verdict", "timeline", "load", "communication", "memory", "steps", "run")
+PAGES = ("verdict", "timeline", "load", "communication", "gemm", "memory", "host", "steps", "run")
 _PAGE_OF_CODE = {
     "load-imbalance": "load",
     "router-collapse": "load",
@@ -20,6 +20,8 @@ _PAGE_OF_CODE = {
     "slow-network": "communication",
     "volume-imbalance": "communication",
     "exposed-communication": "communication",
+    "small-gemm": "gemm",
+    "host-bound": "host",
     "memory-peak": "memory",
     "allocator-stall": "memory",
     "clock-uncertain": "run",

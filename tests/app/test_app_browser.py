@@ -92,7 +92,9 @@ def test_every_page_opens_without_a_complaint(browser: Browser, address: str, ru
         for name, panel in (
             ("Load", "ranks"),
             ("Communication", "waits"),
+            ("GEMM", "rates"),
             ("Memory", "memory"),
+            ("Host", "host"),
             ("Steps", "steps"),
             ("Run", "missing"),
         ):

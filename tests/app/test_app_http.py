@@ -86,7 +86,7 @@ def page(client: FlaskClient, pathname: str, search: str = "", theme: str | None
 
 def test_every_page_renders_for_full_and_bare_runs(client: FlaskClient) -> None:
     for slug in ("skewed", "bare"):
-        for key in ("verdict", "timeline", "load", "communication", "memory", "steps", "run"):
+        for key in ("verdict", "timeline", "load", "communication", "gemm", "memory", "host", "steps", "run"):
             for theme in ("light", "dark"):
                 shown = page(client, f"/r/{slug}/{key}", "?rank=2&layer=3", theme)
                 assert shown["tick"]["disabled"] is True
