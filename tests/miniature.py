@@ -17,7 +17,13 @@ from moescope.trainer.presets import load_config
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "model": {"num_layers": 3, "dim": 32, "num_heads": 2, "dense_hidden_dim": 64},
-    "moe": {"num_experts": 8, "top_k": 2, "expert_hidden_dim": 32, "balance": "aux_microbatch"},
+    "moe": {
+        "num_experts": 8,
+        "top_k": 2,
+        "expert_hidden_dim": 32,
+        "balance": "aux_microbatch",
+        "balance_coefficient": 0.05,
+    },
     "train": {
         "steps": 20,
         "sequence_length": 32,

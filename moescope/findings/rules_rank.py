@@ -48,7 +48,7 @@ def small_gemm(inputs: Inputs) -> Iterator[Finding]:
     rows = f" with {found.rows_median:.0f} tokens per expert" if found.rows_median is not None else ""
     yield Finding(
         code="small-gemm",
-        severity=severity(share),
+        severity="warning",
         rank=None,
         layer=_dearest_layer(found),
         cost_ns_per_step=round(cost),

@@ -12,7 +12,7 @@ from moescope.errors import InputUnreadableError, MoescopeError
 from moescope.trainer.config import Config, ConfigError
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "tiny": {},
+    "tiny": {"moe": {"balance": "aux_global", "balance_coefficient": 0.3}},
     "small": {
         "model": {"num_layers": 6, "dim": 256, "num_heads": 8, "dense_hidden_dim": 768},
         "moe": {"num_experts": 16, "top_k": 2, "expert_hidden_dim": 384, "num_shared_experts": 1},

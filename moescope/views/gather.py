@@ -32,7 +32,7 @@ def finding_inputs(
     world_size: int,
 ) -> Inputs:
     """Inputs of the rules."""
-    table = intervals(counts) if counts is not None else pl.DataFrame()
+    table = _of_profiled_steps(intervals(counts), attribution) if counts is not None else pl.DataFrame()
     problems = [str(problem) for problem in directory.problems]
     problems += list(telemetry.problems) if telemetry is not None else []
     return Inputs(
@@ -50,6 +50,12 @@ def finding_inputs(
         gemms=gemms,
         baseline=baseline,
     )
+
+
+def _of_profiled_steps(table: pl.DataFrame, attribution: Attribution) -> pl.DataFrame:
+    """The intervals of the steps whose cost is known; all of them where telemetry and traces share no step."""
+    profiled = table.filter(pl.col("step").is_in(attribution.parts["step"].unique().implode()))
+    return table if profiled.is_empty() else profiled
 
 
 def _load_layers(load: Load | None) -> pl.DataFrame:
