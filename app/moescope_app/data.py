@@ -7,8 +7,10 @@ import json
 from flask import Flask, Response, abort
 
 from moescope.views.catalog import PANELS
+from moescope.views.compare import compare
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel, Table
+from moescope.views.panels_compare import COMPARE_PANELS
 from moescope.views.theme import theme_css
 from moescope_app.runs import Runs
 
@@ -49,6 +51,13 @@ def analysed(runs: Runs, slug: str) -> Analysis:
 
 
 def _panel(runs: Runs, slug: str, key: str) -> Panel:
+    """A panel of one run, or of two whose slugs are joined by a tilde, which no slug holds."""
+    first, tilde, second = slug.partition("~")
+    if tilde:
+        make_pair = COMPARE_PANELS.get(key)
+        if make_pair is None:
+            abort(404)
+        return make_pair(compare(analysed(runs, first), analysed(runs, second)))
     make = PANELS.get(key)
     if make is None:
         abort(404)

@@ -12,7 +12,7 @@ from moescope_app.pages import View
 from moescope_app.tabs import TABS
 
 MOST_PAGES = 128
-Key = tuple[str, str, str, int | None, int | None, int | None]
+Key = tuple[str, str, str, str, int | None, int | None, int | None]
 
 
 class Rendered:
@@ -20,15 +20,16 @@ class Rendered:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pages: OrderedDict[Key, tuple[Analysis, html.Div]] = OrderedDict()
+        self._pages: OrderedDict[Key, tuple[Analysis, Analysis | None, html.Div]] = OrderedDict()
 
     def page(self, tab: str, view: View) -> html.Div:
-        """The page ``tab`` of ``view``, from before where the analysis is still the same object."""
-        key = (tab, view.slug, view.theme, view.rank, view.layer, view.step)
+        """The page ``tab`` of ``view``, from before where its analyses are still the same objects."""
+        key = (tab, view.slug, view.other_slug, view.theme, view.rank, view.layer, view.step)
         with self._lock:
             known = self._pages.pop(key, None)
-            page = known[1] if known and known[0] is view.analysis else TABS[tab].render(view)
-            self._pages[key] = (view.analysis, page)
+            is_same = known is not None and known[0] is view.analysis and known[1] is view.other
+            page = known[2] if known is not None and is_same else TABS[tab].render(view)
+            self._pages[key] = (view.analysis, view.other, page)
             if len(self._pages) > MOST_PAGES:
                 self._pages.popitem(last=False)
             return page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
 from urllib.parse import parse_qs, unquote
 
@@ -94,8 +95,22 @@ def _page(runs: Runs, rendered: Rendered, pathname: str, search: str, theme: str
     analysis = run.analysis
     if analysis is None:
         return header(runs, run, key), progress_page(run, status), not status.pending
-    page = rendered.page(key, _view(analysis, run.slug, search, theme))
+    view = _view(analysis, run.slug, search, theme)
+    other = _other(runs, run, search) if key == "compare" else None
+    if other is not None:
+        status = runs.ask(other)
+        if other.analysis is None:
+            return header(runs, run, key), progress_page(other, status), not status.pending
+        view = _beside(view, other, runs)
+    page = rendered.page(key, view)
     return header(runs, run, key), [banner(analysis), page], True
+
+
+def _other(runs: Runs, run: Run, search: str) -> Run | None:
+    """The run to compare with: the one asked for, else the first other one."""
+    asked = runs.get(parse_qs(search.lstrip("?")).get("with", [""])[0])
+    others = [one for one in runs if one is not run]
+    return asked if asked in others else next(iter(others), None)
 
 
 def _address(runs: Runs, pathname: str) -> tuple[Run | None, str]:
@@ -112,6 +127,11 @@ def _view(analysis: Analysis, slug: str, search: str, theme: str) -> View:
     query = parse_qs(search.lstrip("?"))
     rank, layer, step = (_number(query.get(key)) for key in ("rank", "layer", "step"))
     return View(analysis, slug, theme, rank, layer, step)
+
+
+def _beside(view: View, other: Run, runs: Runs) -> View:
+    others = tuple((one.slug, one.path.name) for one in runs if one.slug != view.slug)
+    return replace(view, other=other.analysis, other_slug=other.slug, others=others)
 
 
 def _number(values: list[str] | None) -> int | None:

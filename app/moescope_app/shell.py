@@ -9,7 +9,7 @@ from dash import dcc, html
 from moescope.views.model import Analysis
 from moescope.views.text import duration, percent, plural
 from moescope_app.runs import Run, Runs, Status
-from moescope_app.tabs import TABS
+from moescope_app.tabs import tabs_for
 from moescope_app.widgets import Child, page_path
 
 INDEX = """<!doctype html>
@@ -73,7 +73,7 @@ def header(runs: Runs, run: Run | None, page: str) -> list[Child]:
         dcc.Link(
             tab.title, href=page_path(run.slug, tab.key), className="page-tab here" if tab.key == page else "page-tab"
         )
-        for tab in TABS.values()
+        for tab in tabs_for(1 + len(others))
     ]
     return [html.Div(title, className="title"), html.Nav(tabs, **labelled("Pages"))]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dash import html
 
-from moescope_app.pages import View, communication, gemm, host, load, memory, run, steps, timeline, verdict
+from moescope_app.pages import View, communication, compare, gemm, host, load, memory, run, steps, timeline, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,11 @@ TABS: Mapping[str, Tab] = {
         Tab("host", "Host", host.render),
         Tab("steps", "Steps", steps.render),
         Tab("run", "Run", run.render),
+        Tab("compare", "Compare", compare.render),
     )
 }
+
+
+def tabs_for(num_runs: int) -> list[Tab]:
+    """The tabs that make sense where so many runs are served."""
+    return [tab for tab in TABS.values() if tab.key != "compare" or num_runs > 1]

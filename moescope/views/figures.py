@@ -87,7 +87,7 @@ def parts_figure(analysis: Analysis, theme_name: str = "light", step: int | None
         figure.add_bar(
             y=labels, x=[value / 1e6 for value in values], orientation="h", name=group.label, text=hover,
             textposition="none", hovertemplate="%{text}<extra></extra>",
-            marker=_marker(group.hatched, theme.group(group)),
+            marker=marker_of(group.hatched, theme.group(group)),
         )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0.2)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
@@ -95,7 +95,8 @@ def parts_figure(analysis: Analysis, theme_name: str = "light", step: int | None
     return styled(figure, theme, bar_height(len(rows)) + 44)
 
 
-def _marker(hatched: bool, colour: str) -> dict[str, object]:
+def marker_of(hatched: bool, colour: str) -> dict[str, object]:
+    """A bar filled with ``colour``, or hatched in it."""
     if not hatched:
         return {"color": colour, "line": {"width": 0}}
     pattern = {"shape": "/", "fgcolor": colour, "bgcolor": CLEAR, "size": 6, "solidity": 0.5,
@@ -111,12 +112,12 @@ def waits_figure(analysis: Analysis, theme_name: str = "light", step: int | None
         raise ValueError("no waits")
     rows = [rows[i] for i in shown_rows(analysis, [row.rank for row in rows])]
     colour = theme.group(palette.group_of("comm.all_to_all.transfer"))
-    light = _marker(True, colour)
+    light = marker_of(True, colour)
     light["pattern"] = dict(light["pattern"], shape="\\", solidity=0.15)  # type: ignore[call-overload]
     series = (
-        ("Removable wait", [r.removable_ns for r in rows], _marker(True, colour)),
+        ("Removable wait", [r.removable_ns for r in rows], marker_of(True, colour)),
         ("Other arrival wait", [r.overlapped_ns for r in rows], light),
-        ("Transfer", [r.transfer_ns for r in rows], _marker(False, colour)),
+        ("Transfer", [r.transfer_ns for r in rows], marker_of(False, colour)),
     )
     figure = go.Figure()
     for name, values, marker in series:

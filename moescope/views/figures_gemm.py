@@ -54,8 +54,13 @@ def rates_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure:
                 "font": {"color": theme.muted, "size": 11}}  # fmt: skip
         figure.add_hline(y=reference.rate_tflops, line={"color": theme.hot, "dash": "dash", "width": 1.2}, label=text)
     highest = max([rate for curve in curves for _, rate, _ in curve.points] + [r.rate_tflops for r in references])
-    figure.update_xaxes(type="log", dtick="D2" if _is_narrow([c.points for c in curves]) else 1,
-                        exponentformat="none", separatethousands=True, title_text="rows per expert, logarithmic")  # fmt: skip
+    figure.update_xaxes(
+        type="log",
+        dtick="D2" if _is_narrow([curve.points for curve in curves]) else 1,
+        exponentformat="none",
+        separatethousands=True,
+        title_text="rows per expert, logarithmic",
+    )
     figure.update_yaxes(title_text="TFLOP/s", range=[0, highest * 1.12])
     return styled(figure, theme, 400)
 

@@ -72,6 +72,11 @@ def ratio(value: float | None) -> str:
     return NONE if value is None else f"{value:,.2f}"
 
 
+def figure(value: float | None) -> str:
+    """A figure of any size: ``123,456``, ``0.0123``."""
+    return NONE if value is None else significant(value, 4)
+
+
 def factor(value: float | None) -> str:
     """A multiple of the mean: ``1.9×``."""
     return NONE if value is None else f"{value:,.2f}×"
@@ -107,6 +112,7 @@ FORMATS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "count": count,
     "ratio": ratio,
+    "figure": figure,
     "factor": factor,
 }
 """Kinds of column and how their values are written."""

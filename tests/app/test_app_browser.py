@@ -118,6 +118,19 @@ def test_verdict_leads_to_the_evidence_and_back(browser: Browser, address: str) 
         fine(watched, address)
 
 
+def test_two_runs_are_compared_and_turned_round(browser: Browser, address: str) -> None:
+    with fresh_page(browser, dark=True) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/compare?with=bare", "#sides .js-plotly-plot .bars")
+        page.locator("#times .js-plotly-plot .bars").wait_for()
+        assert page.locator(".sides p").nth(1).inner_text().startswith("B: bare")
+        assert page.locator("#settings tbody tr").count() > 0
+        page.locator(".sides a", has_text="Turn round").click()
+        until(watched, "document.querySelector('.sides p')?.innerText.startsWith('A: bare')")
+        assert page.url.endswith("/r/bare/compare?with=skewed")
+        fine(watched, address)
+
+
 def test_table_sorts_filters_and_saves(browser: Browser, address: str) -> None:
     with fresh_page(browser) as watched:
         page = watched.page

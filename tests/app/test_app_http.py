@@ -14,13 +14,15 @@ from flask.testing import FlaskClient
 from moescope_app import rendered as rendered_module
 from moescope_app.pages import View
 from moescope_app.rendered import Rendered
-from moescope_app.runs import Runs
+from moescope_app.runs import Runs, Status
 from moescope_app.security import allowed_hosts, content_policy
 from moescope_app.server import create_app
 from moescope_app.tabs import TABS
 
 from moescope.errors import InputUnreadableError
 from moescope.views.catalog import PANELS
+from moescope.views.compare import compare
+from moescope.views.panels_compare import COMPARE_PANELS
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -140,6 +142,38 @@ def test_table_routes_give_every_panel(client: FlaskClient) -> None:
             assert csv.status_code == 200
             assert csv.mimetype == "text/csv"
             assert csv.text == table.to_csv()
+
+
+def test_compare_page_sets_two_runs_side_by_side(client: FlaskClient) -> None:
+    text = json.dumps(page(client, "/r/skewed/compare", "?with=bare"), ensure_ascii=False)
+    assert "/r/bare/compare?with=skewed" in text
+    assert "B: bare " in text
+    assert text == json.dumps(page(client, "/r/skewed/compare"), ensure_ascii=False)
+    assert text == json.dumps(page(client, "/r/skewed/compare", "?with=skewed"), ensure_ascii=False)
+    comparison = compare(example(), bare())
+    for key, make in COMPARE_PANELS.items():
+        answer = client.get(f"/data/skewed~bare/{key}.json", headers=HOST).get_json()
+        assert [t["values"] for t in answer["tables"]] == [
+            [list(row) for row in table.rows] for table in make(comparison).tables
+        ]
+
+
+def test_compare_waits_for_the_other_run_and_needs_one() -> None:
+    runs, client = ready("skewed", "bare")
+    other = runs.get("bare")
+    other.analysis, other.status = None, Status("running", 1, 2, "rank 0")
+    shown = page(client, "/r/skewed/compare")
+    assert "Analysing bare" in json.dumps(shown)
+    assert shown["tick"]["disabled"] is False
+    assert client.get("/data/skewed~bare/times.json", headers=HOST).status_code == 409
+    text = json.dumps(page(ready("skewed")[1], "/r/skewed/compare"))
+    assert "Only one run is served." in text
+    assert '"children": "Compare", "href"' not in text
+
+
+@pytest.mark.parametrize("path", ["/data/skewed~bare/parts.json", "/data/skewed~x/times.json", "/data/~/times.json"])
+def test_unknown_comparisons_are_not_found(client: FlaskClient, path: str) -> None:
+    assert client.get(path, headers=HOST).status_code == 404
 
 
 @pytest.mark.parametrize(

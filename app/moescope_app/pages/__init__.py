@@ -18,3 +18,8 @@ class View:
     rank: int | None = None
     layer: int | None = None
     step: int | None = None
+    other: Analysis | None = None
+    """Of a comparison: run B."""
+    other_slug: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    """Slug and name of all other served runs."""
