@@ -20,6 +20,10 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 _LENGTH = struct.Struct("<Q")
+_UNDER_WAY = 2
+"""Tasks that a helper has in hand: one to work on, one so that it need not wait for the next."""
+
+_PATIENCE_S = 0.05
 Function = Callable[..., Any]
 
 
@@ -30,8 +34,6 @@ class _Task:
     done: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: BaseException | None = None
-    returned: bool = False
-    """A helper took the task and died."""
 
     def perform(self) -> None:
         try:
@@ -117,29 +119,52 @@ class Crew:
                 self._work_or_wait(pending[0])
 
     def _work_or_wait(self, first: _Task) -> None:
+        """Do one task here; with none left to take, wait a while for ``first`` or for a helper to give one back."""
         try:
             task = self._todo.get_nowait()
         except queue.Empty:
-            first.done.wait()
-            task = first if first.returned else None
-        if task is not None:
-            task.returned = False
-            task.done.clear()
-            task.perform()
+            first.done.wait(_PATIENCE_S)
+        else:
+            if task is not None:
+                task.perform()
 
     def _serve(self, helper: subprocess.Popen[bytes]) -> None:
         """Hand tasks to ``helper`` until the crew is dismissed or the helper is gone."""
         if helper.stdin is None or helper.stdout is None or not _ready(helper.stdout):
             return
-        while (task := self._todo.get()) is not None:
+        under_way: deque[_Task] = deque()
+        room = threading.Semaphore(_UNDER_WAY)
+        taker = threading.Thread(target=_take_answers, args=(helper.stdout, under_way, room), daemon=True)
+        taker.start()
+        while (task := self._next_task(room, taker)) is not None:
+            under_way.append(task)
             try:
                 send(helper.stdin, (task.function, task.arguments))
-                task.error, task.result = receive(helper.stdout)
-            except (OSError, EOFError, pickle.UnpicklingError):
-                task.returned = True
-                task.done.set()
-                return
+            except OSError:
+                break
+        _close(helper.stdin)
+        taker.join()
+        for task in under_way:  # the helper died on them
+            self._todo.put(task)
+
+    def _next_task(self, room: threading.Semaphore, taker: threading.Thread) -> _Task | None:
+        while not room.acquire(timeout=_PATIENCE_S):
+            if not taker.is_alive():
+                return None
+        return self._todo.get() if taker.is_alive() else None
+
+
+def _take_answers(stream: IO[bytes], under_way: deque[_Task], room: threading.Semaphore) -> None:
+    """Give each task under way its answer, until the helper is gone."""
+    try:
+        while True:
+            error, result = receive(stream)
+            task = under_way.popleft()
+            task.error, task.result = error, result
             task.done.set()
+            room.release()
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return
 
 
 def _start(num_processes: int) -> subprocess.Popen[bytes]:

@@ -17,13 +17,15 @@ INT64_MAX = 2**63 - 1
 LONGEST_NS = 10**16
 """Longest believable duration, about 116 days: a longer one is an overflow."""
 
-_LARGEST_US = INT64_MAX // 1000
+_LARGEST_US = 4 * 10**15
+"""Year 2096: the sum of a base time and a time within these bounds fits 64 bits in nanoseconds."""
+
 _EXACT_FLOAT_US = 2.0**43
 _INTEGER = re.compile(r"\s*([+-]?\d{1,40})\s*\Z")
 
 
 def microseconds_to_ns(value: object) -> int | None:
-    """Nanoseconds of ``value`` microseconds (a number or its text), half up; None where that is no 64-bit integer."""
+    """Nanoseconds of ``value`` microseconds (a number or its text), half up; None where that is no time."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -32,11 +34,11 @@ def microseconds_to_ns(value: object) -> int | None:
     if number is None or number.adjusted() > 15:
         return None
     ns = int((number * 1000).to_integral_value(ROUND_HALF_UP))
-    return ns if abs(ns) <= INT64_MAX else None
+    return ns if abs(ns) <= _LARGEST_US * 1000 else None
 
 
 def ns_of_integers(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-    """Nanoseconds of whole microseconds; None where one does not fit."""
+    """Nanoseconds of whole microseconds; None where one is no time."""
     if len(values) and max(-int(values.min()), int(values.max())) > _LARGEST_US:
         return None
     return values * 1000
@@ -56,6 +58,12 @@ def ns_of_values(values: Iterable[object]) -> tuple[npt.NDArray[np.int64], npt.N
     exact = [microseconds_to_ns(value) for value in values]
     missing = np.fromiter((ns is None for ns in exact), dtype=bool, count=len(exact))
     return np.array([ns or 0 for ns in exact], dtype=np.int64), missing
+
+
+def as_base_ns(value: object) -> int | None:
+    """The time that a trace's microseconds count from; None where ``value`` is no time."""
+    number = as_int(value)
+    return number if number is not None and abs(number) <= _LARGEST_US * 1000 else None
 
 
 def as_int(value: object) -> int | None:

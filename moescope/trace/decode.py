@@ -7,7 +7,7 @@ that need more than the record keeps are picked out of the block's bytes (:mod:`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress
@@ -21,12 +21,28 @@ import polars as pl
 from moescope.trace import extras
 from moescope.trace.decimals import LONGEST_NS, as_int64, ns_of_floats, ns_of_integers, ns_of_values
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA
-from moescope.trace.records import NO_TEXT, Args, Complete, Records, Scalar, decode_records, decode_time_texts, places
+from moescope.trace.records import (
+    NO_TEXT,
+    Args,
+    Buffer,
+    Complete,
+    Records,
+    Scalar,
+    decode_records,
+    decode_time_texts,
+    places,
+)
 
 _NO_ARGS = Args()
+_NULL_INTEGER = pl.Series([None], dtype=pl.Int64)
+_NULL_WORD = pl.Series([None], dtype=pl.Categorical)
 _Places = npt.NDArray[np.uint32]
 _Times = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]
 """Nanoseconds, zero where missing; and where that is, None for nowhere."""
+_EXACT: tuple[tuple[type[pl.DataType], Callable[[Any], npt.NDArray[np.int64] | None]], ...] = (
+    (pl.Int64, ns_of_integers),
+    (pl.Float64, ns_of_floats),
+)
 
 
 @dataclass(slots=True)
@@ -43,7 +59,7 @@ class Block:
     """(code, count, first index in the block) of events whose values cannot be taken as they stand."""
 
 
-def decode_block(data: bytes) -> Block:
+def decode_block(data: Buffer) -> Block:
     """Decode ``data``, a JSON list of events. Raises :class:`msgspec.DecodeError` where it is not one."""
     records = decode_records(data)
     block = Block(
@@ -62,9 +78,8 @@ def decode_block(data: bytes) -> Block:
     return block
 
 
-def _fill_events(block: Block, data: bytes, records: Records) -> None:
+def _fill_events(block: Block, data: Buffer, records: Records) -> None:
     rows, index = records.rows, records.index
-    args = [event.args or _NO_ARGS for event in rows]
     start, duration = _times(data, rows)
     keep = _check_times(start, duration, index, block.faults)
     names, threads = [event.name for event in rows], [event.tid for event in rows]
@@ -72,6 +87,24 @@ def _fill_events(block: Block, data: bytes, records: Records) -> None:
     for code, values in (("no-name", names), ("no-thread", threads), ("no-thread", processes)):
         if None in values:
             block.faults.append((code, values.count(None), int(index[values.index(None)])))
+    frame = pl.DataFrame(
+        {
+            "index": index,
+            "ts_ns": start[0],
+            "dur_ns": duration[0],
+            "recorded": _words([event.cat for event in rows]),
+            "name": _words(names),
+            "pid": _processes(processes, block.labels),
+            "tid": _integers(threads),
+            **_argument_columns(block, data, records),
+        }
+    )
+    block.events = frame if keep is None else frame.filter(keep)
+
+
+def _argument_columns(block: Block, data: Buffer, records: Records) -> dict[str, pl.Series]:
+    """What events have in their arguments; also fills the block's table of communication arguments."""
+    args = [event.args or _NO_ARGS for event in records.rows] if records.has_args else [_NO_ARGS] * len(records.rows)
     linked = [
         a.correlation is not None or a.device is not None or a.stream is not None or a.bytes is not None for a in args
     ]
@@ -83,30 +116,22 @@ def _fill_events(block: Block, data: bytes, records: Records) -> None:
         for a in args
     ]
     at_linked, at_operators = places(linked), places(operators)
-    frame = pl.DataFrame(
-        {
-            "index": index,
-            "ts_ns": start[0],
-            "dur_ns": duration[0],
-            "recorded": _words([event.cat for event in rows]),
-            "name": _words(names),
-            "pid": _processes(processes, block.labels),
-            "tid": _integers(threads),
-            **_linked_columns(args, at_linked, list(compress(args, linked))),
-            **_operator_columns(len(args), at_operators, list(compress(args, operators))),
-        }
+    carriers = [place for place in at_operators.tolist() if args[place].collective is not NO_TEXT]
+    if carriers:
+        block.comm = _comm(data, records.index[carriers].tolist(), [args[place].collective for place in carriers])
+    return _linked_columns(args, at_linked, list(compress(args, linked))) | _operator_columns(
+        len(args), at_operators, list(compress(args, operators))
     )
-    block.events = frame if keep is None else frame.filter(keep)
-    block.comm = _comm(data, index, args, np.union1d(at_linked, at_operators))
 
 
 def _linked_columns(args: list[Args], where: _Places, some: list[Args]) -> dict[str, pl.Series]:
     """Ids of all events, and what only device events and calls have: ``some`` of them, at ``where``."""
     external = [a.external_id for a in args]
-    if any(a.old_external_id is not None for a in some):
-        for place, a in zip(where.tolist(), some, strict=True):
-            external[place] = a.external_id if a.external_id is not None else a.old_external_id
-    spread = _spread(where, np.arange(len(some), dtype=np.uint32), len(args))
+    old = [a.old_external_id for a in some]
+    if old.count(None) < len(old):
+        for place, value in zip(where.tolist(), old, strict=True):
+            external[place] = value if external[place] is None else external[place]
+    spread = _spread(where, np.arange(len(some), dtype=np.uint32), len(args)) if len(some) < len(args) else None
     return {
         "device": _integers([a.device for a in some], spread),
         "stream": _integers([a.stream for a in some], spread),
@@ -146,7 +171,7 @@ def _integers(values: list[Any], spread: _Places | None = None) -> pl.Series:
     except (TypeError, OverflowError):
         known = {value: as_int64(value) for value in set(values)}
         series = pl.Series([known[value] for value in values], dtype=pl.Int64)
-    return series if spread is None else series.extend_constant(None, 1).gather(spread)
+    return series if spread is None else series.append(_NULL_INTEGER)[pl.Series(spread)]
 
 
 def _processes(values: list[Any], labels: dict[str, str]) -> pl.Series:
@@ -173,7 +198,7 @@ def _texts(values: list[msgspec.Raw], where: _Places, length: int) -> pl.Series:
     words = pl.Series([_canonical(text) for text in table], dtype=pl.String).cast(pl.Categorical)
     spread = np.full(length, len(table), dtype=np.uint32)
     spread[where] = codes
-    return words.extend_constant(None, 1).gather(spread)
+    return words.append(_NULL_WORD)[pl.Series(spread)]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -185,7 +210,7 @@ def _canonical(text: bytes) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _times(data: bytes, rows: list[Complete]) -> tuple[_Times, _Times]:
+def _times(data: Buffer, rows: list[Complete]) -> tuple[_Times, _Times]:
     """Starts and durations of ``rows``, the complete events of ``data``."""
     start, duration = _exact([event.ts for event in rows]), _exact([event.dur for event in rows])
     if start is not None and duration is not None:
@@ -196,7 +221,8 @@ def _times(data: bytes, rows: list[Complete]) -> tuple[_Times, _Times]:
 
 def _exact(values: list[Any]) -> npt.NDArray[np.int64] | None:
     """Nanoseconds where the decoded numbers are known to give them exactly; None where the text must be read."""
-    for dtype, convert in ((pl.Int64, ns_of_integers), (pl.Float64, ns_of_floats)):
+    integers_first = not values or type(values[0]) is int
+    for dtype, convert in _EXACT if integers_first else reversed(_EXACT):
         try:
             numbers = pl.Series(values, dtype=dtype)
         except (TypeError, OverflowError):
@@ -221,23 +247,19 @@ def _check_times(
     return pl.Series(~missing)
 
 
-def _comm(data: bytes, index: _Places, args: list[Args], likely: _Places) -> pl.DataFrame:
-    """Communication arguments of the events among ``likely`` that carry them."""
-    where = [place for place in likely.tolist() if args[place].collective is not NO_TEXT]
-    if not where:
-        return pl.DataFrame(schema=COMM_SCHEMA)
-    at = extras.offsets(data, [args[place].collective for place in where])
-    picked = extras.pick(data, extras.carries_communication, at, len(where))
-    rows = zip(index[where].tolist(), picked, strict=True)
+def _comm(data: Buffer, index: list[int], names: list[msgspec.Raw]) -> pl.DataFrame:
+    """Communication arguments of the events at ``index``; ``names``: the collectives as they stand in ``data``."""
+    picked = extras.pick(data, extras.carries_communication, extras.offsets(data, names), len(index))
+    rows = zip(index, picked, strict=True)
     found = [extras.communication_row(i, extras.arguments(event)) for i, event in rows]
     return pl.DataFrame(found, COMM_SCHEMA, orient="row")
 
 
-def _memory(data: bytes) -> pl.DataFrame:
+def _memory(data: Buffer) -> pl.DataFrame:
     picked = extras.pick(data, extras.is_memory, extras.find_all(data, b'"[memory]"'))
     return pl.DataFrame([extras.memory_row(event) for event in picked], MEMORY_SCHEMA, orient="row")
 
 
-def _labels(data: bytes) -> dict[str, str]:
+def _labels(data: Buffer) -> dict[str, str]:
     picked = extras.pick(data, extras.names_process, extras.find_all(data, b'"process_'))
     return dict(map(extras.label, picked))

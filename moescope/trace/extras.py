@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
+from moescope.trace.records import Buffer
 
 Event = dict[str, Any]
 
@@ -22,7 +23,7 @@ _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
 
 
 def pick(
-    data: bytes, wanted: Callable[[Event], bool], at: Iterable[int], expected: int | None = None
+    data: Buffer, wanted: Callable[[Event], bool], at: Iterable[int], expected: int | None = None
 ) -> Sequence[Event]:
     """The ``wanted`` events of the JSON list ``data``, in order; ``at`` is an offset inside each of them.
 
@@ -40,7 +41,7 @@ def pick(
     return _wanted(data, wanted)
 
 
-def find_all(data: bytes, marker: bytes) -> Iterator[int]:
+def find_all(data: Buffer, marker: bytes) -> Iterator[int]:
     """Offsets of ``marker`` in ``data``."""
     at = data.find(marker)
     while at >= 0:
@@ -48,21 +49,21 @@ def find_all(data: bytes, marker: bytes) -> Iterator[int]:
         at = data.find(marker, at + 1)
 
 
-def offsets(data: bytes, values: Iterable[msgspec.Raw]) -> list[int]:
+def offsets(data: Buffer, values: Iterable[msgspec.Raw]) -> list[int]:
     """Where in ``data`` the texts lie that were decoded from it."""
     base = _address(data)
     return [_address(value) - base for value in values]
 
 
-def _address(buffer: bytes | msgspec.Raw) -> int:
+def _address(buffer: Buffer | msgspec.Raw) -> int:
     return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
 
-def _wanted(data: bytes, wanted: Callable[[Event], bool]) -> list[Event]:
+def _wanted(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
     return [event for event in _DICTS.decode(data) if wanted(event)]
 
 
-def _around(data: bytes, at: Iterable[int], separator: bytes) -> Iterator[bytes]:
+def _around(data: Buffer, at: Iterable[int], separator: bytes) -> Iterator[Buffer]:
     """The stretches of ``data`` between separators that contain the offsets ``at``."""
     opening = separator.index(b"{")
     end = data.index(b"[") + 1

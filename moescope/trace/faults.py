@@ -48,6 +48,9 @@ SORTS: dict[str, Sort] = {
         "rank, host, device or process groups may be missing",
         True,
     ),
+    "bad-base": Sort(
+        "baseTimeNanoseconds is no time", "times count from zero: they cannot be compared with other ranks", True
+    ),
     "no-events": Sort("no complete events in the file", "this rank is missing from every sum", True),
     "repaired": Sort("events repaired", "names of these events may differ from what was recorded", False),
     "not-a-number": Sort("values that are NaN or infinite", "these values were left out", False),

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from moescope.trace.crew import Crew
-from moescope.trace.decimals import as_int
+from moescope.trace.decimals import as_base_ns
 from moescope.trace.identity import identify, rank_beside
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
@@ -37,7 +37,10 @@ def ingest(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, 
     found = scan(job.path, crew)
     if found is None:
         return _save(job.entry, None, {"is_trace": False, "file": job.relative})
-    tables = finish(found, as_int(found.info.get("baseTimeNanoseconds")) or 0, patterns)
+    base = as_base_ns(found.info.get("baseTimeNanoseconds", 0))
+    if base is None:
+        found.faults.note("bad-base", detail=str(found.info["baseTimeNanoseconds"])[:40])
+    tables = finish(found, base or 0, patterns)
     try:
         owners = ranks_of_processes(tables.events, found.labels)
     except MergedError as error:

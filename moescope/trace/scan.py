@@ -68,7 +68,7 @@ def scan(path: Path, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES) -
 def try_piece(piece: Piece) -> Block | None:
     """The tables of a stretch of events; None when it is not valid JSON."""
     try:
-        return decode_block(b"[%b]" % piece.read())
+        return decode_block(piece.as_list())
     except msgspec.DecodeError:
         return None
 

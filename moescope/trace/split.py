@@ -38,6 +38,17 @@ class Piece:
     data: bytes | None = None
     path: Path | None = None
 
+    def as_list(self) -> bytes | bytearray:
+        """The bytes between brackets: a JSON list."""
+        if self.path is None:
+            return b"[%b]" % self.read()
+        text = bytearray(self.length + 2)
+        text[0], text[-1] = b"[]"
+        with self.path.open("rb", buffering=0) as stream:
+            stream.seek(self.offset)
+            stream.readinto(memoryview(text)[1:-1])
+        return text
+
     def read(self) -> bytes:
         """The bytes."""
         if self.data is not None:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Entry:
         """Write the entry, then remove entries of earlier states of the same input file."""
         if tables is not None:
             for name, frame in (("events", tables.events), ("comm", tables.comm), ("memory", tables.memory)):
-                _write(self.table(name), frame.write_parquet)
+                _write(self.table(name), partial(frame.write_parquet, statistics=False))
         text = json.dumps(metadata, ensure_ascii=False)
         _write(self.metadata, lambda path: path.write_text(text, encoding="utf-8", errors="replace"))
         for stale in self.folder.glob(f"{self.path_hash}-*"):
@@ -89,19 +90,19 @@ def entry_for(folder: Path, relative: str, key: str) -> Entry:
 
 
 def _write(path: Path, writer: Callable[[Path], object]) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        writer(partial)
-        os.replace(partial, path)
+        writer(beside)
+        os.replace(beside, path)
     finally:
-        partial.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def remove_partials(folder: Path, processes: Iterable[int]) -> None:
     """Remove what processes that were ended had half written."""
     for process in processes:
-        for partial in folder.glob(f"*.{process}.partial"):
-            partial.unlink(missing_ok=True)
+        for left in folder.glob(f"*.{process}.partial"):
+            left.unlink(missing_ok=True)
 
 
 def store_folder(directory: Path) -> tuple[Path, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from moescope.trace.model import CATEGORIES, DEVICE_CATEGORIES, EVENT_SCHEMA, KI
 from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan
 
-_RANGE_CATEGORIES = ("annotation", "cpu_op")
 _DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d+)\s*\Z")
 _NONE = 255
 Codes = npt.NDArray[np.uint8]
@@ -36,11 +35,9 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     category = _codes(
         raw["recorded"], lambda text: CATEGORIES.index(patterns.category(text)), CATEGORIES.index("other")
     )
-    by_process = _by_process(raw, category, found.labels, patterns)
-    _note_unknown(raw["recorded"].filter(~by_process), patterns, found.faults)
+    _take_from_processes(raw, category, found, patterns)
     kind = _kinds(raw["name"], category, patterns)
-    on_device = np.isin(category, [CATEGORIES.index(name) for name in DEVICE_CATEGORIES])
-    mask = pl.lit(pl.Series(on_device))
+    mask = pl.lit(pl.Series(_one_of(DEVICE_CATEGORIES)[category]))
     device = pl.coalesce("device", _device_of_process(found.labels))
     events = raw.lazy().with_columns(
         start_ns=pl.col("ts_ns") + base_ns,
@@ -71,21 +68,24 @@ def _codes(words: pl.Series, code: Callable[[str], int], default: int) -> Codes:
     return codes
 
 
-def _by_process(raw: pl.DataFrame, category: Codes, labels: dict[str, str], patterns: Patterns) -> pl.Series:
-    """Set ``category`` of events whose own is unknown from the name of their process; return where that was done."""
+def _take_from_processes(raw: pl.DataFrame, category: Codes, found: Scan, patterns: Patterns) -> None:
+    """Set ``category`` of events whose own is unknown from the name of their process; note those that stay unknown."""
     unknown = _codes(raw["recorded"], lambda text: int(text in patterns.categories), 0) == 0
-    done = np.zeros(raw.height, dtype=bool)
-    for process, title in _by_pid(labels, "process_name") if unknown.any() else ():
+    if not unknown.any():
+        return
+    for process, title in _by_pid(found.labels, "process_name"):
         rows = np.flatnonzero(unknown & (raw["pid"] == process).fill_null(False).to_numpy())
 
         def of_event(name: str, title: str = title) -> int:
-            found = patterns.process_category(title, name)
-            return _NONE if found is None else CATEGORIES.index(found)
+            told = patterns.process_category(title, name)
+            return _NONE if told is None else CATEGORIES.index(told)
 
-        codes = _codes(raw["name"].gather(rows), of_event, _NONE)
+        codes = _codes(raw["name"][pl.Series(rows)], of_event, _NONE)
         told = rows[codes != _NONE]
-        category[told], done[told] = codes[codes != _NONE], True
-    return pl.Series(done)
+        category[told], unknown[told] = codes[codes != _NONE], False
+    if unknown.any():
+        names = raw["recorded"].filter(pl.Series(unknown)).unique().cast(pl.String).fill_null("none")
+        found.faults.note("unknown-category", count=int(unknown.sum()), detail=", ".join(names.sort()[:5]))
 
 
 def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
@@ -98,34 +98,30 @@ def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
 def _device_of_process(labels: dict[str, str]) -> pl.Expr:
     """The device that a process's label names (``NPU 3``), else the process's own number."""
     named = {pid: int(m[1]) for pid, text in _by_pid(labels, "process_labels") if (m := _DEVICE_LABEL.match(text))}
-    return (
-        pl.coalesce(pl.col("pid").replace_strict(named, default=None, return_dtype=pl.Int64), "pid")
-        if named
-        else pl.col("pid")
-    )
+    return pl.col("pid").replace_strict(named, default=pl.col("pid"), return_dtype=pl.Int64) if named else pl.col("pid")
 
 
 def _kinds(names: pl.Series, category: Codes, patterns: Patterns) -> Codes:
     """Index into ``KINDS`` of each event, ``_NONE`` where it has none."""
-    kind = np.full(len(names), _NONE, dtype=np.uint8)
-    kernel = np.flatnonzero(category == CATEGORIES.index("kernel"))
-    kind[kernel] = _codes(names.gather(kernel), lambda name: KINDS.index(patterns.kernel_kind(name)), _NONE)
-    kind[np.isin(category, [CATEGORIES.index("copy"), CATEGORIES.index("memset")])] = KINDS.index("copy")
-    ranges = np.flatnonzero(np.isin(category, [CATEGORIES.index(name) for name in _RANGE_CATEGORIES]))
 
     def of_range(name: str) -> int:
         found = patterns.range_kind(name)
         return _NONE if found is None else KINDS.index(found)
 
-    kind[ranges] = _codes(names.gather(ranges), of_range, _NONE)
+    kind = np.full(len(names), _NONE, dtype=np.uint8)
+    kind[_one_of(("copy", "memset"))[category]] = KINDS.index("copy")
+    for categories, code in (
+        (("kernel",), lambda name: KINDS.index(patterns.kernel_kind(name))),
+        (("annotation", "cpu_op"), of_range),
+    ):
+        rows = np.flatnonzero(_one_of(categories)[category])
+        kind[rows] = _codes(names[pl.Series(rows)], code, _NONE)
     return kind
 
 
-def _note_unknown(recorded: pl.Series, patterns: Patterns, faults: Faults) -> None:
-    counts = recorded.cast(pl.String).fill_null("none").value_counts()
-    unknown = {text: count for text, count in counts.iter_rows() if text not in patterns.categories}
-    if unknown:
-        faults.note("unknown-category", count=sum(unknown.values()), detail=", ".join(sorted(unknown)[:5]))
+def _one_of(categories: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """For each category's code whether it is one of ``categories``."""
+    return np.array([name in categories for name in CATEGORIES])
 
 
 def note_launches(events: pl.DataFrame, faults: Faults) -> None:

@@ -28,6 +28,7 @@ CONTENT = {
     "base time": (trace(K, baseTimeNanoseconds=10**18), "0.0 compute 1000000000000001000+2000"),
     "base time as text": (trace(K, baseTimeNanoseconds="5000"), "0.0 compute 6000+2000"),
     "base time after the events": (trace(K)[:-1] + ', "baseTimeNanoseconds": 5000}', "0.0 compute 6000+2000"),
+    "base time that is none": (trace(K, baseTimeNanoseconds="9" * 30), f"{ONE} ! bad-base"),
     "negative start": (trace(event(ts="-3")), "0.0 compute -3000+2000"),
     "mixed in one file": (trace(K, event(ts='"4"'), event(ts="5.5")), f"{ONE}, compute 4000+2000, compute 5500+2000"),
     # times that cannot be
