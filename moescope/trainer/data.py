@@ -29,6 +29,7 @@ class SourceFile:
     """One text that was read, as run.json lists it."""
 
     path: str
+    """Where it lay; of the text every Python carries the name within it, so that runs of two machines compare."""
     domain: str
     bytes: int
     sha256: str
@@ -117,7 +118,7 @@ def _standard_library() -> Texts:
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.glob("*.py")) + sorted(root.glob("[a-z]*/*.py")):
         if "site-packages" not in path.parts and "dist-packages" not in path.parts and "test" not in path.parts:
-            yield str(path), path.read_bytes()
+            yield f"stdlib: {path.relative_to(root).as_posix()}", path.read_bytes()
 
 
 def _topics() -> Texts:
