@@ -96,7 +96,7 @@ class MoEConfig:
     """Groups a token may choose from, with num_groups > 1."""
     noise: float = 0.0
     """Standard deviation of normal noise on the logits for the choice of experts, in training."""
-    balance: str = "bias"
+    balance: str = "aux_microbatch"
     """How the load is balanced: none; the Switch auxiliary loss over this rank's microbatch (aux_microbatch), over
     each sequence (aux_sequence) or over the global batch (aux_global); or a bias that follows the load (bias)."""
     balance_coefficient: float = 0.05
@@ -266,7 +266,7 @@ class ProfileConfig:
     enabled: bool = False
     """Whether traces are recorded; telemetry always is."""
     start: int = -1
-    """First step of the first window, steps counting from 0; -1: step 24, or earlier if the run would end too soon."""
+    """First step of the first window, steps counting from 0; -1: step 26, or earlier if the run would end too soon."""
     steps: int = 2
     """Steps in a window."""
     windows: int = 1
@@ -400,7 +400,7 @@ class Config:
         if profile.start >= 0:
             return profile.start
         length = profile.steps + (profile.windows - 1) * profile.every
-        return max(0, min(24, self.train.steps - length))
+        return max(0, min(26, self.train.steps - length))
 
     def ep_size(self, world_size: int) -> int:
         """Ranks per expert group."""

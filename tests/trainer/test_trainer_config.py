@@ -87,7 +87,7 @@ def test_an_unknown_preset_and_a_file_that_is_none_are_refused(tmp_path: Path) -
 
 
 def test_the_first_profiled_step_fits_the_run() -> None:
-    assert Config().first_profiled_step() == 24
+    assert Config().first_profiled_step() == 26
     assert load_config("tiny", train={"steps": 10}).first_profiled_step() == 8
     assert load_config("tiny", profile={"start": 3}).first_profiled_step() == 3
 
