@@ -39,6 +39,9 @@ _NULL_WORD = pl.Series([None], dtype=pl.Categorical)
 _Places = npt.NDArray[np.uint32]
 _Times = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]
 """Nanoseconds, zero where missing; and where that is, None for nowhere."""
+_NO_ARGUMENTS = dict.fromkeys(
+    ("device", "stream", "correlation", "external_id", "bytes"), _NULL_INTEGER
+) | dict.fromkeys(("input_dims", "input_types", "concrete_inputs"), _NULL_WORD)
 _EXACT: tuple[tuple[type[pl.DataType], Callable[[Any], npt.NDArray[np.int64] | None]], ...] = (
     (pl.Int64, ns_of_integers),
     (pl.Float64, ns_of_floats),
@@ -104,7 +107,9 @@ def _fill_events(block: Block, data: Buffer, records: Records) -> None:
 
 def _argument_columns(block: Block, data: Buffer, records: Records) -> dict[str, pl.Series]:
     """What events have in their arguments; also fills the block's table of communication arguments."""
-    args = [event.args or _NO_ARGS for event in records.rows] if records.has_args else [_NO_ARGS] * len(records.rows)
+    if not records.has_args:
+        return {name: null.new_from_index(0, len(records.rows)) for name, null in _NO_ARGUMENTS.items()}
+    args = [event.args or _NO_ARGS for event in records.rows]
     linked = [
         a.correlation is not None or a.device is not None or a.stream is not None or a.bytes is not None for a in args
     ]

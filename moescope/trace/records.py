@@ -145,7 +145,8 @@ def decode_records(data: Buffer) -> Records:
 
 def _python_frames(data: Buffer) -> Records | None:
     """The records of a block of Python functions alone, which is how profilers with stacks fill most of a file."""
-    if b"python_function" not in data[:256] or b"python_function" not in data[-512:]:
+    end = data.rfind(b"]")
+    if b"python_function" not in data[:256] or b"python_function" not in data[end - 512 : end]:
         return None
     try:
         rows: list[Any] = _FRAMES.decode(data)

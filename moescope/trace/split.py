@@ -8,6 +8,7 @@ possible where a file has the same bytes there; then neither side is valid JSON 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
@@ -29,6 +30,17 @@ _OVERLAP = 64
 _WINDOW = 1 << 16
 
 
+_LOCAL = threading.local()
+
+
+def _scratch(size: int) -> bytearray:
+    """Memory of at least ``size`` bytes that is used over and over: fresh memory costs more than filling it."""
+    text: bytearray | None = getattr(_LOCAL, "text", None)
+    if text is None or len(text) < size:
+        text = _LOCAL.text = bytearray(size + _WINDOW)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A stretch of the event list: bytes in hand, or where to read them."""
@@ -39,14 +51,15 @@ class Piece:
     path: Path | None = None
 
     def as_list(self) -> bytes | bytearray:
-        """The bytes between brackets: a JSON list."""
+        """The bytes between brackets, a JSON list; valid until the next call in this thread."""
         if self.path is None:
             return b"[%b]" % self.read()
-        text = bytearray(self.length + 2)
-        text[0], text[-1] = b"[]"
+        text = _scratch(self.length + 2)
         with self.path.open("rb", buffering=0) as stream:
             stream.seek(self.offset)
-            stream.readinto(memoryview(text)[1:-1])
+            stream.readinto(memoryview(text)[1 : self.length + 1])
+        text[0] = ord("[")
+        text[self.length + 1 :] = b"]".ljust(len(text) - self.length - 1)
         return text
 
     def read(self) -> bytes:
