@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -204,8 +205,12 @@ def _family(pid: int) -> list[int]:
     """The process and its descendants."""
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(text) for text in _text(task).split()]
+        try:
+            tasks = os.listdir(f"/proc/{parent}/task")
+        except OSError:  # the process has ended
+            continue
+        for task in tasks:
+            found += [int(text) for text in _text(Path(f"/proc/{parent}/task/{task}/children")).split()]
     return found
 
 
