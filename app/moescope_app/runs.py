@@ -12,6 +12,7 @@ from pathlib import Path
 from moescope.errors import MoescopeError
 from moescope.views.model import Analysis
 from moescope.views.timeline import Timeline
+from moescope_app.watch import Watch
 
 Progress = Callable[[int, int, str], None]
 Analyze = Callable[[Path, Progress], Analysis]
@@ -51,6 +52,14 @@ class Run:
         self.timeline: Timeline | None = None
         self.status = Status("waiting")
         self.cancelled = threading.Event()
+        self.watch = Watch(path)
+        self.generation = 0
+        """How many analyses have succeeded."""
+
+    @property
+    def version(self) -> str:
+        """Changes when a page about this run would show something else."""
+        return f"{self.slug}.{self.generation}" + (f".{self.status.state}" if self.analysis is None else "")
 
 
 class Runs:
@@ -107,6 +116,11 @@ class Runs:
                 run.status = Status("waiting")
         self.ask(run)
 
+    def look(self, run: Run) -> None:
+        """Analyse anew where the folder has changed since; what is known stays on show meanwhile."""
+        if not run.status.pending and run.status.state != "cancelled" and run.watch.has_changed():
+            self.again(run)
+
     def cancel(self, run: Run) -> None:
         """Stop a running or queued analysis at its next sign of progress."""
         with self._lock:
@@ -131,6 +145,7 @@ class Runs:
                 raise AnalysisCancelledError
             run.status = replace(run.status, done=done, total=total, label=label)
 
+        run.watch.begin()
         try:
             analysis = self._analyze(run.path, show)
         except AnalysisCancelledError:
@@ -141,9 +156,13 @@ class Runs:
             hint = "This is a defect of moescope; moescope analyze DIR shows where."
             run.status = Status("failed", message=f"{type(error).__name__}: {error}", hint=hint)
         else:
-            run.analysis, run.timeline = analysis, None
+            with self._opening:
+                run.analysis, run.timeline = analysis, None
+                run.generation += 1
             run.status = Status("done")
             threading.Thread(target=self._warm, args=(run.slug,), name="moescope-timeline", daemon=True).start()
+        finally:
+            run.watch.end()
 
     def _warm(self, slug: str) -> None:
         """Read what the timeline's first tile needs, so that it opens at once."""

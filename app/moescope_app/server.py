@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 from urllib.parse import parse_qs, unquote
@@ -15,15 +16,25 @@ from moescope_app.pages import View
 from moescope_app.rendered import Rendered
 from moescope_app.runs import Run, Runs
 from moescope_app.security import protect
-from moescope_app.shell import INDEX, banner, first_page, header, layout, not_found, progress_page
+from moescope_app.shell import INDEX, banner, first_page, header, layout, not_found, progress_page, version_mark
 from moescope_app.tabs import TABS
 from moescope_app.timeline_routes import add_timeline_routes
+from moescope_app.widgets import Child
 
 POLL_MS = 400
+LIVE_MS = 3000
+"""Between two questions of a page whether its run has gone on."""
+Shown = tuple[list[Child], list[Child], bool, str]
+"""Header, page, whether progress needs no polling, and the version of the runs that the page shows."""
 
 
-def create_app(runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: str | None = None) -> Dash:
-    """Build the application over ``runs``; nothing is analysed before it is asked for."""
+def create_app(
+    runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: str | None = None, live_ms: int = LIVE_MS
+) -> Dash:
+    """Build the application over ``runs``; nothing is analysed before it is asked for.
+
+    An open page asks every ``live_ms`` whether its run has gone on.
+    """
     app = Dash(
         "moescope_app",
         assets_folder=str(resources.files("moescope_app") / "assets"),
@@ -35,7 +46,7 @@ def create_app(runs: Runs, *, host: str = "127.0.0.1", port: int = 8050, token: 
         enable_mcp=False,
         add_log_handler=False,
     )
-    app.layout = layout(POLL_MS)
+    app.layout = layout(POLL_MS, live_ms)
     _add_callbacks(app, runs)
     add_routes(app.server, runs)
     add_timeline_routes(app.server, runs)
@@ -55,17 +66,36 @@ def _add_callbacks(app: Dash, runs: Runs) -> None:
         Output("top", "children"),
         Output("page", "children"),
         Output("tick", "disabled"),
+        Output("shown", "data"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("theme", "data"),
         Input("tick", "n_intervals"),
     )
-    def show(
-        pathname: str | None, search: str | None, theme: str | None, _ticks: int | None
-    ) -> tuple[object, object, bool]:
+    def show(pathname: str | None, search: str | None, theme: str | None, _ticks: int | None) -> Shown:
         if theme not in ("light", "dark"):
             raise dash.exceptions.PreventUpdate
-        return _page(runs, rendered, pathname or "/", search or "", theme)
+        return _shown(runs, rendered, pathname or "/", search or "", theme)
+
+    @app.callback(
+        Output("top", "children", allow_duplicate=True),
+        Output("page", "children", allow_duplicate=True),
+        Output("tick", "disabled", allow_duplicate=True),
+        Output("shown", "data", allow_duplicate=True),
+        Input("live", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+        State("theme", "data"),
+        State("shown", "data"),
+        prevent_initial_call=True,
+    )
+    def refresh(_ticks: int, pathname: str | None, search: str | None, theme: str | None, shown: str | None) -> Shown:
+        concerned = _concerned(runs, pathname or "/", search or "")
+        for run in concerned:
+            runs.look(run)
+        if shown is None or theme not in ("light", "dark") or shown == _version(concerned):
+            raise dash.exceptions.PreventUpdate
+        return _shown(runs, rendered, pathname or "/", search or "", theme)
 
     @app.callback(
         Output("tick", "disabled", allow_duplicate=True),
@@ -82,25 +112,46 @@ def _add_callbacks(app: Dash, runs: Runs) -> None:
         raise dash.exceptions.PreventUpdate
 
 
-def _page(runs: Runs, rendered: Rendered, pathname: str, search: str, theme: str) -> tuple[object, object, bool]:
+def _concerned(runs: Runs, pathname: str, search: str) -> list[Run]:
+    """The runs that a page shows."""
+    run, key = _address(runs, pathname)
+    if run is None:
+        return list(runs) if pathname.strip("/") == "" else []
+    other = _other(runs, run, search) if key == "compare" else None
+    return [run] if other is None else [run, other]
+
+
+def _version(concerned: Sequence[Run]) -> str:
+    return " ".join(run.version for run in concerned)
+
+
+def _shown(runs: Runs, rendered: Rendered, pathname: str, search: str, theme: str) -> Shown:
+    version = _version(_concerned(runs, pathname, search))
+    top, page, is_settled = _page(runs, rendered, pathname, search, theme)
+    return top, [*page, version_mark(version)], is_settled, version
+
+
+def _page(
+    runs: Runs, rendered: Rendered, pathname: str, search: str, theme: str
+) -> tuple[list[Child], list[Child], bool]:
     run, key = _address(runs, pathname)
     if run is None and pathname.strip("/") == "":
         for one in runs:
             runs.ask(one)
         pending = any(one.status.pending for one in runs)
-        return header(runs, None, ""), first_page(runs), not pending
+        return header(runs, None, ""), [first_page(runs)], not pending
     if run is None or key not in TABS:
-        return header(runs, run, ""), not_found(), True
+        return header(runs, run, ""), [not_found()], True
     status = runs.ask(run)
     analysis = run.analysis
     if analysis is None:
-        return header(runs, run, key), progress_page(run, status), not status.pending
+        return header(runs, run, key), [progress_page(run, status)], not status.pending
     view = _view(analysis, run.slug, search, theme)
     other = _other(runs, run, search) if key == "compare" else None
     if other is not None:
         status = runs.ask(other)
         if other.analysis is None:
-            return header(runs, run, key), progress_page(other, status), not status.pending
+            return header(runs, run, key), [progress_page(other, status)], not status.pending
         view = _beside(view, other, runs)
     page = rendered.page(key, view)
     return header(runs, run, key), [banner(analysis), page], True

@@ -10,7 +10,7 @@ from moescope.views.model import Analysis
 from moescope.views.text import duration, percent, plural
 from moescope_app.runs import Run, Runs, Status
 from moescope_app.tabs import tabs_for
-from moescope_app.widgets import Child, page_path
+from moescope_app.widgets import Child, data, page_path
 
 INDEX = """<!doctype html>
 <html lang="en">
@@ -39,13 +39,15 @@ def labelled(name: str) -> dict[str, Any]:
     return {"aria-label": name}
 
 
-def layout(poll_ms: int) -> html.Div:
+def layout(poll_ms: int, live_ms: int) -> html.Div:
     """The page's frame; callbacks fill it."""
     return html.Div(
         [
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Store(id="theme"),
+            dcc.Store(id="shown"),
             dcc.Interval(id="tick", interval=poll_ms, disabled=True),
+            dcc.Interval(id="live", interval=live_ms),
             html.Header(
                 [
                     html.Div(id="top"),
@@ -128,3 +130,8 @@ def _entry(run: Run) -> list[Child]:
 def not_found() -> html.Section:
     """An address that names nothing."""
     return html.Section([html.H2("There is no such page"), dcc.Link("All runs", href="/")], className="panel")
+
+
+def version_mark(version: str) -> html.Div:
+    """Tells ``assets/live.js`` that the same page is drawn anew because its run has gone on."""
+    return html.Div(id="version", hidden=True, **data(version=version))

@@ -22,6 +22,10 @@ FORMAT = 6
 """Raised when the stored form or the meaning of a number changes."""
 
 
+MOST_RESULTS = 16
+"""Kept per folder: a run that is still going gives a new result whenever it is looked at."""
+
+
 def result_path(path: Path, options: object) -> Path:
     """Where the result for this input and these options lies."""
     digest = hashlib.blake2b(digest_size=16)
@@ -50,6 +54,9 @@ def save(file: Path, analysis: Analysis) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(msgspec.json.encode(analysis))
         beside.replace(file)
+        kept = sorted(file.parent.glob("analysis-*.json"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
+        for old in kept[MOST_RESULTS:]:
+            old.unlink(missing_ok=True)
     except OSError:
         with suppress(OSError):
             beside.unlink(missing_ok=True)

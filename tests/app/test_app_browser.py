@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -37,6 +38,9 @@ def analyse(path: Path, show) -> object:
         for done in range(600):
             show(done, 600, f"rank {done}")
             time.sleep(0.05)
+    if path.name == "growing":
+        whole = example(hostile=False)
+        return dataclasses.replace(whole, telemetry=whole.telemetry[: 10 * len(list(path.iterdir()))])
     made = {"skewed": example(hostile=False), "hostile": example(), "bare": bare()}
     return made.get(path.name) or analyze(path, progress=show)
 
@@ -48,16 +52,24 @@ def open_timeline(path: Path, analysis) -> object:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("traces") / "two"
-    folder.mkdir()
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def address(traces: Path) -> Iterator[str]:
+    folder, growing, landing = (traces / name for name in ("two", "growing", "landing"))
+    for one in (folder, growing, landing):
+        one.mkdir()
+    (growing / "part-0").write_text("10 steps")
+    write_trace(landing, 0)
     for rank in range(2):
         write_trace(folder, rank)
-    paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), Path("/x/slow"), folder]
+    paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), Path("/x/slow"), folder, growing, landing]
     runs = Runs(paths, analyse, open_timeline)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = create_server(create_app(runs, port=port).server, sockets=[listener], threads=4)
+    server = create_server(create_app(runs, port=port, live_ms=300).server, sockets=[listener], threads=4)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{port}"
@@ -244,4 +256,41 @@ def test_first_analysis_shows_progress_and_can_be_cancelled(browser: Browser, ad
         assert page.locator("h2").inner_text() == "Analysing slow"
         page.get_by_text("Cancel").click()
         page.locator("h2", has_text="The analysis was cancelled").wait_for()
+        fine(watched, address)
+
+
+def test_steps_of_a_run_that_goes_on_appear_by_themselves(browser: Browser, address: str, traces: Path) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/growing/steps", "#steps .js-plotly-plot")
+        assert page.locator("#steps .reading").inner_text().startswith("10 steps")
+        page.locator("#steps summary").click()
+        page.locator("#steps tbody tr").first.wait_for()
+        page.evaluate("window.scrollTo(0, 200)")
+        (traces / "growing" / "part-1").write_text("10 more")
+        until(watched, "document.querySelector('#steps .reading').innerText.startsWith('20 steps')")
+        until(watched, "document.querySelectorAll('#steps tbody tr').length === 20")
+        assert page.evaluate("window.scrollY") == 200
+        assert page.evaluate("document.querySelector('.js-plotly-plot').data[0].x.length") == 20
+        fine(watched, address)
+
+
+def test_a_trace_that_lands_appears_on_the_timeline(browser: Browser, address: str, traces: Path) -> None:
+    with fresh_page(browser) as watched:
+        ranks = "document.getElementById('timeline')?.moescope?.rankList?.length"
+        visit(watched, address, "/r/landing/timeline", ".timeline-canvas")
+        until(watched, f"{ranks} === 1")
+        write_trace(traces / "landing", 1)
+        until(watched, f"{ranks} === 2")
+        fine(watched, address)
+
+
+def test_tables_follow_from_run_to_run(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/run", "#sources tbody tr")
+        assert page.locator("#sources tbody tr").count() == 4
+        page.locator(".others summary").click()
+        page.locator(".others a", has_text="bare").click()
+        until(watched, "document.querySelectorAll('#sources tbody tr').length === 1")
         fine(watched, address)

@@ -72,9 +72,9 @@ def page(client: FlaskClient, pathname: str, search: str = "", theme: str | None
         ("theme", "data", theme),
         ("tick", "n_intervals", 0),
     ]
-    outputs = [("top", "children"), ("page", "children"), ("tick", "disabled")]
+    outputs = [("top", "children"), ("page", "children"), ("tick", "disabled"), ("shown", "data")]
     body = {
-        "output": "..top.children...page.children...tick.disabled..",
+        "output": "..top.children...page.children...tick.disabled...shown.data..",
         "outputs": [{"id": name, "property": prop} for name, prop in outputs],
         "inputs": [{"id": name, "property": prop, "value": value} for name, prop, value in names],
         "changedPropIds": ["url.pathname"],
