@@ -76,11 +76,11 @@ class ModelConfig:
 class MoEConfig:
     """Experts and router of every MoE layer."""
 
-    num_experts: int = 8
+    num_experts: int = 16
     """Routed experts per layer, over all ranks."""
     top_k: int = 2
     """Experts per token."""
-    expert_hidden_dim: int = 512
+    expert_hidden_dim: int = 256
     """Inner width of an expert's SwiGLU."""
     num_shared_experts: int = 0
     """Experts that every token passes, beside the routed ones."""
@@ -99,7 +99,7 @@ class MoEConfig:
     balance: str = "aux_microbatch"
     """How the load is balanced: none; the Switch auxiliary loss over this rank's microbatch (aux_microbatch), over
     each sequence (aux_sequence) or over the global batch (aux_global); or a bias that follows the load (bias)."""
-    balance_coefficient: float = 0.05
+    balance_coefficient: float = 0.1
     """Weight of the auxiliary loss."""
     bias_update_rate: float = 0.002
     """Step of the bias, per optimizer step, with balance = bias."""
@@ -189,7 +189,7 @@ class TrainConfig:
     """Sequences per step over all ranks; a multiple of ranks * train.microbatch_sequences."""
     learning_rate: float = 2e-3
     """Peak of the schedule."""
-    router_learning_rate_ratio: float = 0.2
+    router_learning_rate_ratio: float = 0.1
     """The routers' rate as a share of the others': a slower router moves fewer tokens between experts at once."""
     min_learning_rate_ratio: float = 0.1
     """What remains of the peak at the last step."""

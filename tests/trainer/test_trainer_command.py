@@ -80,7 +80,7 @@ def test_a_run_of_two_ranks_leaves_a_run_directory(toml: Path, tmp_path: Path) -
     ("arguments", "code", "message"),
     [
         (["--ranks", "3"], 2, "must be a multiple of parallel.ep_size = 3"),
-        (["--set", "moe.top_k=9"], 2, "moe.top_k = 9: must lie between 1 and"),
+        (["--set", "moe.top_k=17"], 2, "moe.top_k = 17: must lie between 1 and"),
         (["--preset", "huge"], 2, "must be one of tiny, small, gpu"),
         (["--resume"], 2, "--resume needs --name or --out"),
         (["--resume", "--name", "absent"], 3, "cannot read the configuration"),

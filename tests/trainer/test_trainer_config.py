@@ -32,13 +32,13 @@ def test_later_layers_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"moe": {"top_k": 9}}, "moe.top_k = 9: must lie between 1 and moe.num_experts = 8"),
+        ({"moe": {"top_k": 17}}, "moe.top_k = 17: must lie between 1 and moe.num_experts = 16"),
         ({"moe": {"top_k": True}}, "moe.top_k = True: must be of type int"),
         ({"moe": {"tops": 2}}, "moe.tops = 2: no such key"),
         ({"mow": {"top_k": 2}}, "no such section"),
         ({"moe": {"capacity_pad": True}}, "moe.capacity_pad = True: needs moe.capacity_factor > 0"),
-        ({"moe": {"num_groups": 3}}, "moe.num_groups = 3: must divide moe.num_experts = 8"),
-        ({"moe": {"num_groups": 8, "top_groups": 1}}, "moe.top_groups = 1: must"),
+        ({"moe": {"num_groups": 3}}, "moe.num_groups = 3: must divide moe.num_experts = 16"),
+        ({"moe": {"num_groups": 16, "top_groups": 1}}, "moe.top_groups = 1: must"),
         ({"moe": {"balance": "magic"}}, "must be one of none, aux_microbatch"),
         ({"model": {"dim": 12}}, "model.dim = 12: must be a multiple of 2 * model.num_heads = 8"),
         ({"train": {"beta2": 1.0}}, "train.beta2 = 1.0: must lie in [0, 1)"),
