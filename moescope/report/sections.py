@@ -155,15 +155,19 @@ def _rates(analysis: Analysis) -> list[Picture]:
     return [Picture(*products.rates_chart(analysis.gemm))] if analysis.gemm else []
 
 
+_LOSS_TITLE = "at the end of each bar the loss per rank and step, less what a negative residual (not drawn) regains"
+
+
 def _losses(analysis: Analysis) -> list[Picture]:
     rows = panels_gemm.bucket_rows(analysis.gemm) if analysis.gemm else []
-    title = "Rows per expert; the loss per rank and step is written at the end of each bar"
+    title = f"Rows per expert; {_LOSS_TITLE}"
     return [Picture(*products.losses_chart(rows, "Loss by rows per expert"), title=title)] if rows else []
 
 
 def _layer_losses(analysis: Analysis) -> list[Picture]:
     rows = panels_gemm.layer_rows(analysis.gemm) if analysis.gemm else []
-    return [Picture(*products.losses_chart(rows, "Loss by layer"))] if rows else []
+    title = _LOSS_TITLE.capitalize()
+    return [Picture(*products.losses_chart(rows, "Loss by layer"), title=title)] if rows else []
 
 
 def _host(analysis: Analysis) -> list[Picture]:
