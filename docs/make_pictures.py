@@ -31,9 +31,9 @@ from moescope.views.timeline import Timeline
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1280, 900
-PAGES = ("verdict", "load", "communication", "memory", "steps", "run")
+PAGES = ("verdict", "load", "communication", "gemm", "memory", "host", "steps", "run")
 DARK = ("verdict", "timeline")
-WHOLE = ("load", "memory", "steps")
+WHOLE = ("load", "gemm", "memory", "steps")
 SIMULATED = (
     "simulate", "--ranks", "16", "--ranks-per-host", "8", "--layers", "5", "--steps", "3",
     "--fault", "expert_skew:rank=2,factor=2", "--fault", "clock",
