@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "microbatch_sequences": 2,
         "global_batch_sequences": 16,
         "learning_rate": 2e-3,
+        "router_learning_rate_ratio": 0.2,
         "bucket_bytes": 16384,
         "eval_sequences": 4,
     },
