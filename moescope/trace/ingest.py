@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,16 @@ def ingest(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, 
     ``{"is_trace": False, ...}`` when it holds no events, with ``refused`` when it holds several ranks that cannot be
     told apart; those that can are ``parts``, each with an entry of its own.
     """
+    metadata = {"is_trace": False, "file": job.relative} | _contents(job, patterns, crew)
+    job.entry.save_metadata(metadata)
+    return metadata
+
+
+def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]:
+    """What the file's metadata says of its contents; stores the tables."""
     found = scan(job.path, crew)
     if found is None:
-        return _save(job.entry, None, {"is_trace": False, "file": job.relative})
+        return {}
     base = as_base_ns(found.info.get("baseTimeNanoseconds", 0))
     if base is None:
         found.faults.note("bad-base", detail=str(found.info["baseTimeNanoseconds"])[:40])
@@ -44,15 +52,18 @@ def ingest(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, 
     try:
         owners = ranks_of_processes(tables.events, found.labels)
     except MergedError as error:
-        return _save(job.entry, None, {"is_trace": False, "file": job.relative, "refused": str(error)})
+        return {"refused": str(error)}
     if owners is None:
-        return _save(job.entry, tables, _describe(job, found, tables))
-    parts = [_part(job, found, tables, owners, rank) for rank in sorted(set(owners.values()))]
-    return _save(job.entry, None, {"is_trace": False, "file": job.relative, "parts": parts})
+        return _store(job, job.entry, found, tables)
+    return {"parts": [_part(job, found, tables, owners, rank) for rank in sorted(set(owners.values()))]}
 
 
-def _save(entry: Entry, tables: Tables | None, metadata: dict[str, Any]) -> dict[str, Any]:
-    entry.save(tables, metadata)
+def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any]:
+    """Write the tables; meanwhile describe them."""
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(entry.save_tables, tables)
+        metadata = _describe(job, found, tables)
+        written.result()
     return metadata
 
 
@@ -63,8 +74,7 @@ def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: i
     comm = tables.comm.filter(pl.col("index").is_in(events["index"].implode()))
     # Memory events do not tell their process.
     mine = Tables(events, comm, tables.memory.clear())
-    metadata = _describe(job, found, mine) | {"rank": rank}
-    return _save(job.entry.part(rank), mine, metadata)
+    return _store(job, job.entry.part(rank), found, mine) | {"rank": rank}
 
 
 def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:

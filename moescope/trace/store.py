@@ -72,11 +72,13 @@ class Entry:
         """The entry of one rank of a file that holds several."""
         return Entry(self.folder, self.path_hash, f"{self.key}-r{rank}")
 
-    def save(self, tables: Tables | None, metadata: dict[str, Any]) -> None:
-        """Write the entry, then remove entries of earlier states of the same input file."""
-        if tables is not None:
-            for name, frame in (("events", tables.events), ("comm", tables.comm), ("memory", tables.memory)):
-                _write(self.table(name), partial(frame.write_parquet, statistics=False))
+    def save_tables(self, tables: Tables) -> None:
+        """Write the tables; the entry becomes valid with :meth:`save_metadata`."""
+        for name, frame in (("events", tables.events), ("comm", tables.comm), ("memory", tables.memory)):
+            _write(self.table(name), partial(frame.write_parquet, statistics=False))
+
+    def save_metadata(self, metadata: dict[str, Any]) -> None:
+        """Complete the entry, then remove entries of earlier states of the same input file."""
         text = json.dumps(metadata, ensure_ascii=False)
         _write(self.metadata, lambda path: path.write_text(text, encoding="utf-8", errors="replace"))
         for stale in self.folder.glob(f"{self.path_hash}-*"):
