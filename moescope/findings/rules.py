@@ -230,6 +230,8 @@ def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
         kind: round(inputs.mean_part_ns(f"comm.{kind}.", ".transfer")) for kind in ("all_to_all", "reduction", "other")
     }
     largest = max(by_kind, key=lambda kind: by_kind[kind])
+    is_partial = len(inputs.ranks) < inputs.world_size
+    what = "transfer, or waiting for ranks whose traces are missing," if is_partial else "transfer"
     yield Finding(
         code="exposed-communication",
         severity="warning",
@@ -237,7 +239,7 @@ def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
         layer=None,
         cost_ns_per_step=round(transfer),
         share_of_step=share,
-        claim=f"{_ms(transfer)} of every step is transfer that no compute hides, mostly {largest.replace('_', '-')}.",
+        claim=f"{_ms(transfer)} of every step is {what} that no compute hides, mostly {largest.replace('_', '-')}.",
         advice="Overlap dispatch and combine with compute of another microbatch or the shared expert, send fewer bytes "
         "(lower precision, fewer ranks per group), or move expert groups inside a host. The cost is an upper bound.",
         confidence="medium",

@@ -250,3 +250,10 @@ def test_waits_for_longer_transfers_accuse_no_link_that_was_not_compared() -> No
     unseen = given.attribution.causes.with_columns(transfer_ns=pl.lit(0.0))
     assert "slow-network" in found(given)
     assert "slow-network" not in found(replace(given, attribution=replace(given.attribution, causes=unseen)))
+
+
+def test_exposed_transfer_of_some_ranks_may_be_waiting_for_the_others_and_says_so() -> None:
+    parts = {"comm.all_to_all.transfer": STEP_NS}
+    assert "waiting for ranks" not in found(inputs(parts=parts))["exposed-communication"].claim
+    partial = inputs(parts=parts, ranks=(0, 1), world_size=4)
+    assert "waiting for ranks whose traces are missing" in found(partial)["exposed-communication"].claim
