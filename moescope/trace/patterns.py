@@ -13,7 +13,6 @@ from moescope.errors import MoescopeError
 from moescope.trace.model import CATEGORIES, KINDS
 
 Rule = tuple[re.Pattern[str], str]
-_ESCAPE_OR_CAPITALS = re.compile(r"(\\.)|([A-Z]+)")
 _SECTIONS = {"kernel", "range", "process", "categories"}
 ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 """Process name, event name or None for all, category."""
@@ -21,7 +20,7 @@ ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Ordered rules, for names in lower case; the first that matches decides."""
+    """Ordered rules; the first that matches a name decides."""
 
     kernel_rules: tuple[Rule, ...]
     range_rules: tuple[Rule, ...]
@@ -32,13 +31,11 @@ class Patterns:
 
     def kernel_kind(self, name: str) -> str:
         """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
-        lower = name.lower()
-        return next((kind for rule, kind in self.kernel_rules if rule.search(lower)), "compute")
+        return next((kind for rule, kind in self.kernel_rules if rule.search(name)), "compute")
 
     def range_kind(self, name: str) -> str | None:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""
-        lower = name.lower()
-        return next((kind for rule, kind in self.range_rules if rule.search(lower)), None)
+        return next((kind for rule, kind in self.range_rules if rule.search(name)), None)
 
     def process_category(self, process: str, name: str) -> str | None:
         """Category of an event called ``name`` of a process called ``process``, None where no rule fits."""
@@ -46,7 +43,7 @@ class Patterns:
             (
                 category
                 for of_process, of_event, category in self.process_rules
-                if of_process.search(process.lower()) and (of_event is None or of_event.search(name.lower()))
+                if of_process.search(process) and (of_event is None or of_event.search(name))
             ),
             None,
         )
@@ -125,10 +122,8 @@ def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
 
 
 def _compile(text: str, section: str) -> re.Pattern[str]:
-    # Much faster than ignoring the case: a plain word can then be searched for as a whole.
-    lower = _ESCAPE_OR_CAPITALS.sub(lambda match: match[1] or match[2].lower(), text)
     try:
-        return re.compile(lower)
+        return re.compile(text, re.IGNORECASE)
     except re.error as error:
         raise MoescopeError(
             f"[[{section}]]: {text!r} is not a regular expression: {error}", code="bad-patterns"

@@ -7,17 +7,13 @@ from itertools import compress
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 Scalar = int | float | str | None
 Buffer = bytes | bytearray
 NO_TEXT = msgspec.Raw()
-"""Stands for a list that is absent."""
-
-ABSENT = -(2**63)
-"""Stands for a number that is absent."""
-
-NO_NUMBER = ABSENT + 1
-"""Stands for what is there but is no number."""
+"""Stands for an argument that is absent."""
 
 PHASES = frozenset("XBEiICbnestfPNODMVvRc(),")
 """Phases that the trace event format knows."""
@@ -27,16 +23,16 @@ _NAMED_PHASES = frozenset("MiI")
 class Args(msgspec.Struct, frozen=True, gc=False):
     """Arguments that the events table takes; all others are validated and skipped."""
 
-    external_id: Scalar = msgspec.field(default=ABSENT, name="External id")
-    device: Scalar = ABSENT
-    stream: Scalar = ABSENT
-    correlation: Scalar = ABSENT
-    bytes: Scalar = ABSENT
+    external_id: Scalar = msgspec.field(default=None, name="External id")
+    device: Scalar = None
+    stream: Scalar = None
+    correlation: Scalar = None
+    bytes: Scalar = None
     concrete_inputs: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Concrete Inputs")
     input_types: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input type")
     input_dims: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
     collective: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Collective name")
-    old_external_id: Scalar = msgspec.field(default=ABSENT, name="external id")
+    old_external_id: Scalar = msgspec.field(default=None, name="external id")
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
@@ -44,10 +40,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
 
     cat: str | None = None
     name: Scalar = None
-    pid: Scalar = ABSENT
-    tid: Scalar = ABSENT
-    ts: Scalar = ABSENT
-    dur: Scalar = ABSENT
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
     args: Args | None = None
 
 
@@ -56,10 +52,10 @@ class _Frame(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
 
     cat: Literal["python_function"]
     name: Scalar = None
-    pid: Scalar = ABSENT
-    tid: Scalar = ABSENT
-    ts: Scalar = ABSENT
-    dur: Scalar = ABSENT
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
 
 
 class _Any(msgspec.Struct, frozen=True, gc=False):
@@ -68,10 +64,10 @@ class _Any(msgspec.Struct, frozen=True, gc=False):
     ph: Scalar = None
     cat: str | None = None
     name: Scalar = None
-    pid: Scalar = ABSENT
-    tid: Scalar = ABSENT
-    ts: Scalar = ABSENT
-    dur: Scalar = ABSENT
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
     args: Args | None = None
 
 
@@ -118,8 +114,8 @@ class Records:
 
     num_recorded: int
     """Elements of the list, of any phase."""
-    complete: list[bool] | None
-    """For each element whether it is a complete event; None where all are."""
+    index: npt.NDArray[np.uint32]
+    """Places of the complete events in the list."""
     rows: list[Complete]
     """The complete events."""
     names: frozenset[Scalar] | set[Scalar]
@@ -142,9 +138,9 @@ def decode_records(data: Buffer) -> Records:
     complete = [type(event) is Complete for event in events]
     rows = list(compress(events, complete))
     if len(rows) == len(events):
-        return Records(len(rows), None, rows, frozenset())
+        return Records(len(rows), np.arange(len(rows), dtype=np.uint32), rows, frozenset())
     names = {event.name for event in events if type(event) in _NAMED}
-    return Records(len(events), complete, rows, names)
+    return Records(len(events), places(complete), rows, names)
 
 
 def _python_frames(data: Buffer) -> Records | None:
@@ -156,7 +152,7 @@ def _python_frames(data: Buffer) -> Records | None:
         rows: list[Any] = _FRAMES.decode(data)
     except msgspec.ValidationError:
         return None
-    return Records(len(rows), None, rows, frozenset(), has_args=False)
+    return Records(len(rows), np.arange(len(rows), dtype=np.uint32), rows, frozenset(), has_args=False)
 
 
 def _decode_loosely(data: Buffer) -> Records:
@@ -165,7 +161,7 @@ def _decode_loosely(data: Buffer) -> Records:
     complete = [event.ph == "X" for event in events]
     names = {event.name for event in events if event.ph in _NAMED_PHASES}
     rows: list[Any] = list(compress(events, complete))
-    return Records(len(events), complete, rows, names, odd_phases=(len(odd), odd[0] if odd else 0))
+    return Records(len(events), places(complete), rows, names, odd_phases=(len(odd), odd[0] if odd else 0))
 
 
 def decode_time_texts(data: Buffer) -> list[tuple[str, str]]:
@@ -193,3 +189,8 @@ def _check_utf8(data: Buffer) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise msgspec.DecodeError(str(error)) from error
+
+
+def places(flags: list[bool]) -> npt.NDArray[np.uint32]:
+    """Where ``flags`` are set."""
+    return np.flatnonzero(np.frombuffer(bytes(flags), dtype=np.bool_)).astype(np.uint32)
