@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import struct
 import subprocess
 import sys
 import threading
@@ -19,9 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-_LENGTH = struct.Struct("<Q")
-_UNDER_WAY = 2
-"""Tasks that a helper has in hand: one to work on, one so that it need not wait for the next."""
+from moescope.trace.wire import receive, send
+
+_UNDER_WAY = 3
+"""Tasks that a helper has in hand: one to work on, the others so that it need not wait for the next."""
+
+_PIPE_BYTES = 1 << 20
+"""As much as Linux gives a pipe; a message then costs few turns at the interpreter's lock, not one for each 64 KiB."""
 
 _PATIENCE_S = 0.05
 Function = Callable[..., Any]
@@ -41,26 +44,6 @@ class _Task:
         except Exception as error:  # raised again where the result is asked for
             self.error = error
         self.done.set()
-
-
-def send(stream: IO[bytes], value: object) -> None:
-    """Write one pickled message."""
-    payload = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(_LENGTH.pack(len(payload)))
-    stream.write(payload)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> Any:
-    """Read one pickled message. Raises :class:`EOFError` where the other side is gone."""
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(header)
-    payload = stream.read(length)
-    if len(payload) < length:
-        raise EOFError
-    return pickle.loads(payload)
 
 
 class Crew:
@@ -179,6 +162,7 @@ def _start(num_processes: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
+        pipesize=_PIPE_BYTES,
         start_new_session=True,  # an interrupt from the keyboard is this process's to handle
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
 from moescope.trace.records import Buffer
@@ -22,18 +21,15 @@ _DICTS = msgspec.json.Decoder(list[Event], float_hook=str)
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
 
 
-def pick(
-    data: Buffer, wanted: Callable[[Event], bool], at: Iterable[int], expected: int | None = None
-) -> Sequence[Event]:
-    """The ``wanted`` events of the JSON list ``data``, in order; ``at`` is an offset inside each of them.
+def pick(data: Buffer, marker: bytes, wanted: Callable[[Event], bool], expected: int | None = None) -> Sequence[Event]:
+    """The ``wanted`` events of the JSON list ``data``, in order; each contains ``marker``; floats keep their text.
 
-    Only the events around these offsets are decoded, unless that does not give as many as ``expected``. Floats are
-    given as their text.
+    Only the events around the marker are decoded, unless that does not give as many as ``expected``.
     """
     separator = _SEPARATOR.search(data)
     if separator is not None:
         try:
-            picked = _wanted(b"[" + b",".join(_around(data, at, separator[0])) + b"]", wanted)
+            picked = _wanted(b"[" + b",".join(_around(data, marker, separator[0])) + b"]", wanted)
         except msgspec.DecodeError:
             picked = []
         if picked and expected in (None, len(picked)):
@@ -41,38 +37,18 @@ def pick(
     return _wanted(data, wanted)
 
 
-def find_all(data: Buffer, marker: bytes) -> Iterator[int]:
-    """Offsets of ``marker`` in ``data``."""
-    at = data.find(marker)
-    while at >= 0:
-        yield at
-        at = data.find(marker, at + 1)
-
-
-def offsets(data: Buffer, values: Iterable[msgspec.Raw]) -> list[int]:
-    """Where in ``data`` the texts lie that were decoded from it."""
-    base = _address(data)
-    return [_address(value) - base for value in values]
-
-
-def _address(buffer: Buffer | msgspec.Raw) -> int:
-    return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
-
-
 def _wanted(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
     return [event for event in _DICTS.decode(data) if wanted(event)]
 
 
-def _around(data: Buffer, at: Iterable[int], separator: bytes) -> Iterator[Buffer]:
-    """The stretches of ``data`` between separators that contain the offsets ``at``."""
+def _around(data: Buffer, marker: bytes, separator: bytes) -> Iterator[Buffer]:
+    """The stretches of ``data`` between separators that contain ``marker``."""
     opening = separator.index(b"{")
     end = data.index(b"[") + 1
-    for offset in at:
-        if offset < end:
-            continue
-        before = data.rfind(separator, end - 1, offset)
+    while (at := data.find(marker, end)) >= 0:
+        before = data.rfind(separator, end - 1, at)
         start = before + opening if before >= 0 else end
-        after = data.find(separator, offset)
+        after = data.find(separator, at)
         end = after + 1 if after >= 0 else data.rindex(b"]")
         yield data[start:end].strip().lstrip(b",")
 
@@ -98,11 +74,10 @@ def arguments(event: Event) -> dict[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
-def communication_row(index: int, args: dict[str, Any]) -> tuple[Any, ...]:
-    """A row of the table of communication arguments."""
+def communication_values(args: dict[str, Any]) -> tuple[Any, ...]:
+    """A row of the table of communication arguments, without its index."""
     lists = [_int_list(args.get(key)) for key in ("Process Group Ranks", "In split size", "Out split size")]
     return (
-        index,
         _text(args.get("Collective name")),
         _text(args.get("dtype")),
         as_int64(args.get("In msg nelems")),

@@ -13,6 +13,7 @@ from moescope.errors import MoescopeError
 from moescope.trace.model import CATEGORIES, KINDS
 
 Rule = tuple[re.Pattern[str], str]
+_ESCAPE_OR_CAPITALS = re.compile(r"(\\.)|([A-Z]+)")
 _SECTIONS = {"kernel", "range", "process", "categories"}
 ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 """Process name, event name or None for all, category."""
@@ -20,7 +21,7 @@ ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Ordered rules; the first that matches a name decides."""
+    """Ordered rules, for names in lower case; the first that matches decides."""
 
     kernel_rules: tuple[Rule, ...]
     range_rules: tuple[Rule, ...]
@@ -31,11 +32,13 @@ class Patterns:
 
     def kernel_kind(self, name: str) -> str:
         """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
-        return next((kind for rule, kind in self.kernel_rules if rule.search(name)), "compute")
+        lower = name.lower()
+        return next((kind for rule, kind in self.kernel_rules if rule.search(lower)), "compute")
 
     def range_kind(self, name: str) -> str | None:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""
-        return next((kind for rule, kind in self.range_rules if rule.search(name)), None)
+        lower = name.lower()
+        return next((kind for rule, kind in self.range_rules if rule.search(lower)), None)
 
     def process_category(self, process: str, name: str) -> str | None:
         """Category of an event called ``name`` of a process called ``process``, None where no rule fits."""
@@ -43,7 +46,7 @@ class Patterns:
             (
                 category
                 for of_process, of_event, category in self.process_rules
-                if of_process.search(process) and (of_event is None or of_event.search(name))
+                if of_process.search(process.lower()) and (of_event is None or of_event.search(name.lower()))
             ),
             None,
         )
@@ -122,8 +125,10 @@ def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
 
 
 def _compile(text: str, section: str) -> re.Pattern[str]:
+    # Much faster than ignoring the case: a plain word can then be searched for as a whole.
+    lower = _ESCAPE_OR_CAPITALS.sub(lambda match: match[1] or match[2].lower(), text)
     try:
-        return re.compile(text, re.IGNORECASE)
+        return re.compile(lower)
     except re.error as error:
         raise MoescopeError(
             f"[[{section}]]: {text!r} is not a regular expression: {error}", code="bad-patterns"

@@ -7,13 +7,17 @@ from itertools import compress
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 Scalar = int | float | str | None
 Buffer = bytes | bytearray
 NO_TEXT = msgspec.Raw()
-"""Stands for an argument that is absent."""
+"""Stands for a list that is absent."""
+
+ABSENT = -(2**63)
+"""Stands for a number that is absent."""
+
+NO_NUMBER = ABSENT + 1
+"""Stands for what is there but is no number."""
 
 PHASES = frozenset("XBEiICbnestfPNODMVvRc(),")
 """Phases that the trace event format knows."""
@@ -23,16 +27,16 @@ _NAMED_PHASES = frozenset("MiI")
 class Args(msgspec.Struct, frozen=True, gc=False):
     """Arguments that the events table takes; all others are validated and skipped."""
 
-    external_id: Scalar = msgspec.field(default=None, name="External id")
-    device: Scalar = None
-    stream: Scalar = None
-    correlation: Scalar = None
-    bytes: Scalar = None
+    external_id: Scalar = msgspec.field(default=ABSENT, name="External id")
+    device: Scalar = ABSENT
+    stream: Scalar = ABSENT
+    correlation: Scalar = ABSENT
+    bytes: Scalar = ABSENT
     concrete_inputs: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Concrete Inputs")
     input_types: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input type")
     input_dims: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
     collective: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Collective name")
-    old_external_id: Scalar = msgspec.field(default=None, name="external id")
+    old_external_id: Scalar = msgspec.field(default=ABSENT, name="external id")
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
@@ -40,10 +44,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
 
     cat: str | None = None
     name: Scalar = None
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: Scalar = None
-    dur: Scalar = None
+    pid: Scalar = ABSENT
+    tid: Scalar = ABSENT
+    ts: Scalar = ABSENT
+    dur: Scalar = ABSENT
     args: Args | None = None
 
 
@@ -52,10 +56,10 @@ class _Frame(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
 
     cat: Literal["python_function"]
     name: Scalar = None
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: Scalar = None
-    dur: Scalar = None
+    pid: Scalar = ABSENT
+    tid: Scalar = ABSENT
+    ts: Scalar = ABSENT
+    dur: Scalar = ABSENT
 
 
 class _Any(msgspec.Struct, frozen=True, gc=False):
@@ -64,10 +68,10 @@ class _Any(msgspec.Struct, frozen=True, gc=False):
     ph: Scalar = None
     cat: str | None = None
     name: Scalar = None
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: Scalar = None
-    dur: Scalar = None
+    pid: Scalar = ABSENT
+    tid: Scalar = ABSENT
+    ts: Scalar = ABSENT
+    dur: Scalar = ABSENT
     args: Args | None = None
 
 
@@ -114,8 +118,8 @@ class Records:
 
     num_recorded: int
     """Elements of the list, of any phase."""
-    index: npt.NDArray[np.uint32]
-    """Places of the complete events in the list."""
+    complete: list[bool] | None
+    """For each element whether it is a complete event; None where all are."""
     rows: list[Complete]
     """The complete events."""
     names: frozenset[Scalar] | set[Scalar]
@@ -138,9 +142,9 @@ def decode_records(data: Buffer) -> Records:
     complete = [type(event) is Complete for event in events]
     rows = list(compress(events, complete))
     if len(rows) == len(events):
-        return Records(len(rows), np.arange(len(rows), dtype=np.uint32), rows, frozenset())
+        return Records(len(rows), None, rows, frozenset())
     names = {event.name for event in events if type(event) in _NAMED}
-    return Records(len(events), places(complete), rows, names)
+    return Records(len(events), complete, rows, names)
 
 
 def _python_frames(data: Buffer) -> Records | None:
@@ -152,7 +156,7 @@ def _python_frames(data: Buffer) -> Records | None:
         rows: list[Any] = _FRAMES.decode(data)
     except msgspec.ValidationError:
         return None
-    return Records(len(rows), np.arange(len(rows), dtype=np.uint32), rows, frozenset(), has_args=False)
+    return Records(len(rows), None, rows, frozenset(), has_args=False)
 
 
 def _decode_loosely(data: Buffer) -> Records:
@@ -161,7 +165,7 @@ def _decode_loosely(data: Buffer) -> Records:
     complete = [event.ph == "X" for event in events]
     names = {event.name for event in events if event.ph in _NAMED_PHASES}
     rows: list[Any] = list(compress(events, complete))
-    return Records(len(events), places(complete), rows, names, odd_phases=(len(odd), odd[0] if odd else 0))
+    return Records(len(events), complete, rows, names, odd_phases=(len(odd), odd[0] if odd else 0))
 
 
 def decode_time_texts(data: Buffer) -> list[tuple[str, str]]:
@@ -189,8 +193,3 @@ def _check_utf8(data: Buffer) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise msgspec.DecodeError(str(error)) from error
-
-
-def places(flags: list[bool]) -> npt.NDArray[np.uint32]:
-    """Where ``flags`` are set."""
-    return np.flatnonzero(np.frombuffer(bytes(flags), dtype=np.bool_)).astype(np.uint32)

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
+from moescope.trace.columns import RawTables
 from moescope.trace.crew import Crew
 from moescope.trace.decode import Block, decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.mend import Follows, mend
 from moescope.trace.metadata import read_metadata
-from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
+from moescope.trace.pieces import Piece, try_piece
+from moescope.trace.records import decode_time_texts
 from moescope.trace.source import is_gzip
-from moescope.trace.split import BLOCK_BYTES, FileSplitter, Piece, Splitter
+from moescope.trace.split import BLOCK_BYTES, FileSplitter, Splitter
 
 _AHEAD_PER_PROCESS = 2
 
@@ -45,32 +46,25 @@ def scan(path: Path, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES) -
     reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes))
     with _no_collection():
         tail = reading.run(crew)
-    splitter, faults = reading.splitter, reading.faults
+    splitter, tables = reading.splitter, reading.tables
+    faults = tables.faults
     if splitter.fault:
         faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=splitter.fault)
     nothing = sum(faults.counts.get(code, 0) for code in ("unknown-phase", "not-an-event", "dropped-events"))
-    if not splitter.found or not (reading.num_recorded > nothing or splitter.has_key):
+    if not splitter.found or not (tables.num_recorded > nothing or splitter.has_key):
         return None
     if splitter.key_lost:
         faults.note("key-damaged", "head")
     return Scan(
-        pl.concat([pl.DataFrame(schema=RAW_SCHEMA), *reading.events]),
-        pl.concat([pl.DataFrame(schema=COMM_SCHEMA), *reading.comm]),
-        pl.concat([pl.DataFrame(schema=MEMORY_SCHEMA), *reading.memory]),
-        reading.num_recorded,
-        reading.labels,
+        tables.events(),
+        tables.comm(),
+        tables.memory(),
+        tables.num_recorded,
+        tables.labels,
         read_metadata(splitter.head, tail, faults),
         faults,
         splitter.num_bytes,
     )
-
-
-def try_piece(piece: Piece) -> Block | None:
-    """The tables of a stretch of events; None when it is not valid JSON."""
-    try:
-        return decode_block(piece.as_list())
-    except msgspec.DecodeError:
-        return None
 
 
 @contextmanager
@@ -87,15 +81,10 @@ def _no_collection() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Reading:
-    """Blocks in order, indices counted over the whole list."""
+    """The blocks of a file, in order."""
 
     splitter: Splitter
-    faults: Faults = field(default_factory=Faults)
-    events: list[pl.DataFrame] = field(default_factory=list)
-    comm: list[pl.DataFrame] = field(default_factory=list)
-    memory: list[pl.DataFrame] = field(default_factory=list)
-    labels: dict[str, str] = field(default_factory=dict)
-    num_recorded: int = 0
+    tables: RawTables = field(default_factory=lambda: RawTables(Faults()))
     _open: bytes = b""
     """Part of an event, from ``_open_at`` on, that may continue in the next block."""
     _open_at: int = 0
@@ -109,7 +98,7 @@ class _Reading:
             if block is not None and (self._tail is None or _has_events(block)):
                 self._resume()
                 self._mend(b"", piece.offset, "event")
-                self._add(block)
+                self.tables.add(block, lambda: decode_time_texts(piece.as_list()))  # noqa: B023  # called at once
             else:
                 self._mend(piece.read(), piece.offset, "part")
             self._read_to = piece.offset + piece.length
@@ -120,7 +109,7 @@ class _Reading:
     def _resume(self) -> None:
         """Go on where what looked like the list's end was not: events follow."""
         if self._tail is not None:
-            self.faults.note("junk", f"byte {self._read_to - len(self._tail):,}")
+            self.tables.faults.note("junk", f"byte {self._read_to - len(self._tail):,}")
             self._tail = None
 
     def _outcomes(self, crew: Crew | None) -> Iterator[tuple[Piece, Block | None]]:
@@ -130,16 +119,6 @@ class _Reading:
         ahead = _AHEAD_PER_PROCESS * (len(crew.pids) + 1)
         for (piece,), block in crew.run(try_piece, ((piece,) for piece in self.splitter.pieces()), ahead):
             yield piece, block
-
-    def _add(self, block: Block) -> None:
-        first = self.num_recorded
-        self.events.append(block.events.with_columns(pl.col("index") + first))
-        self.comm.append(block.comm.with_columns(pl.col("index") + first))
-        self.memory.append(block.memory)
-        self.labels |= block.labels
-        self.num_recorded += block.num_recorded
-        for code, count, index in block.faults:
-            self.faults.note(code, f"event {first + index:,}", count)
 
     def _mend(self, data: bytes, offset: int, follows: Follows) -> None:
         """Take ``data``, together with what the previous block left open, as far as it can be read."""
@@ -151,8 +130,9 @@ class _Reading:
             data, offset, self._open = self._open + (bridge + data if data else b""), self._open_at, b""
         if not data and follows != "nothing":
             return
-        mended = mend(data, offset, self.faults, follows)
-        self._add(decode_block(mended.json()))
+        mended = mend(data, offset, self.tables.faults, follows)
+        text = mended.json()
+        self.tables.add(decode_block(text), lambda: decode_time_texts(text))
         if mended.ended:
             self._tail = data[mended.rest :]
         else:
@@ -160,5 +140,4 @@ class _Reading:
 
 
 def _has_events(block: Block) -> bool:
-    odd = sum(count for code, count, _ in block.faults if code == "unknown-phase")
-    return block.num_recorded > odd
+    return block.num_recorded > block.odd_phases[0]

@@ -8,12 +8,11 @@ possible where a file has the same bytes there; then neither side is valid JSON 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
 
 BLOCK_BYTES = 4 << 20
@@ -28,49 +27,6 @@ _FIRST_EVENT = re.compile(PHASED_EVENT.encode())
 _SEPARATOR = re.compile(rb"\}\s*,\s*(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
 _WINDOW = 1 << 16
-
-
-_LOCAL = threading.local()
-
-
-def _scratch(size: int) -> bytearray:
-    """Memory of at least ``size`` bytes that is used over and over: fresh memory costs more than filling it."""
-    text: bytearray | None = getattr(_LOCAL, "text", None)
-    if text is None or len(text) < size:
-        text = _LOCAL.text = bytearray(size + _WINDOW)
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the event list: bytes in hand, or where to read them."""
-
-    offset: int
-    length: int
-    data: bytes | None = None
-    path: Path | None = None
-
-    def as_list(self) -> bytes | bytearray:
-        """The bytes between brackets, a JSON list; valid until the next call in this thread."""
-        if self.path is None:
-            return b"[%b]" % self.read()
-        text = _scratch(self.length + 2)
-        with self.path.open("rb", buffering=0) as stream:
-            stream.seek(self.offset)
-            stream.readinto(memoryview(text)[1 : self.length + 1])
-        text[0] = ord("[")
-        text[self.length + 1 :] = b"]".ljust(len(text) - self.length - 1)
-        return text
-
-    def read(self) -> bytes:
-        """The bytes."""
-        if self.data is not None:
-            return self.data
-        if self.path is None:
-            raise ValueError("a piece needs data or a path")
-        with self.path.open("rb", buffering=0) as stream:
-            stream.seek(self.offset)
-            return stream.read(self.length)
 
 
 class Splitter:

@@ -7,10 +7,10 @@ import os
 import queue
 import sys
 import threading
-from typing import Any
+from typing import IO, Any
 
-from moescope.trace import ingest, scan  # noqa: F401  # imported before the first task, so that "ready" means it
-from moescope.trace.crew import receive, send
+from moescope.trace import pieces  # noqa: F401  # the usual task, imported before "ready" is said
+from moescope.trace.wire import receive, send
 
 
 def main() -> None:
@@ -20,15 +20,16 @@ def main() -> None:
     gc.disable()  # a block's records hold no cycles and are freed by counting
     send(answers, "ready")
     tasks: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
-    # Taken in while another task runs: the parent must never wait for this process to read while it waits to write.
+    done: queue.Queue[object] = queue.Queue()
+    # Messages pass while a task runs: the parent must never wait for this process to read while it waits to write.
     threading.Thread(target=_take_tasks, args=(tasks,), daemon=True).start()
+    threading.Thread(target=_give_answers, args=(answers, done), daemon=True).start()
     while (task := tasks.get()) is not None:
         function, arguments = task
         try:
-            answer: tuple[Exception | None, object] = (None, function(*arguments))
+            done.put((None, function(*arguments)))
         except Exception as error:  # travels to the parent
-            answer = (error, None)
-        send(answers, answer)
+            done.put((error, None))
 
 
 def _take_tasks(tasks: queue.Queue[tuple[Any, ...] | None]) -> None:
@@ -37,6 +38,11 @@ def _take_tasks(tasks: queue.Queue[tuple[Any, ...] | None]) -> None:
             tasks.put(receive(sys.stdin.buffer))
     except EOFError:
         tasks.put(None)
+
+
+def _give_answers(answers: IO[bytes], done: queue.Queue[object]) -> None:
+    while True:
+        send(answers, done.get())
 
 
 if __name__ == "__main__":

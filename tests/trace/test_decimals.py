@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns, ns_of_floats, ns_of_integers
+from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
+from moescope.trace.exact import ns_of_floats, ns_of_integers
 
 NANOSECONDS = st.integers(-(2**43) * 1000 + 1000, 2**43 * 1000 - 1000)
 

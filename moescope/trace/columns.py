@@ -1,0 +1,166 @@
+"""Packed blocks -> the raw tables of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from moescope.trace.decimals import LONGEST_NS
+from moescope.trace.decode import Block, Words
+from moescope.trace.exact import IntArray, ns_of_floats, ns_of_integers, ns_of_values
+from moescope.trace.faults import Faults
+from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
+from moescope.trace.records import ABSENT, NO_NUMBER
+
+TimeTexts = Callable[[], list[tuple[str, str]]]
+"""The texts of start and duration of a block's complete events."""
+
+_NUMBERS = ("pid", "tid", "device", "stream", "correlation", "external_id", "bytes")
+_WORDS = ("recorded", "name", "input_dims", "input_types", "concrete_inputs")
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """The different texts of a column over all blocks, and each row's place among them."""
+
+    places: dict[str | None, int] = field(default_factory=lambda: {None: 0})
+    codes: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+
+    def add(self, words: Words | None, length: int, marked: _Mask | None = None) -> npt.NDArray[np.uint32]:
+        """Take a block's column of ``length`` rows, of which only ``marked`` have words where that is given."""
+        full = np.zeros(length, dtype=np.uint32)
+        if words is not None:
+            own = np.frombuffer(words[0], dtype=np.uint32)
+            here = np.array([self.places.setdefault(word, len(self.places)) for word in words[1]], dtype=np.uint32)
+            full[slice(None) if marked is None else marked] = here[own] if len(own) else own
+        self.codes.append(full)
+        return full
+
+    def series(self) -> pl.Series:
+        """The whole column."""
+        words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
+        return words[pl.Series(_joined(self.codes, np.uint32))]
+
+
+@dataclass(slots=True)
+class RawTables:
+    """The tables of a file under construction, in the order of its blocks; indices count over the whole list."""
+
+    faults: Faults
+    num_recorded: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    _index: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+    _numbers: dict[str, list[IntArray]] = field(
+        default_factory=lambda: {name: [] for name in ("ts_ns", "dur_ns", *_NUMBERS)}
+    )
+    _words: dict[str, Vocabulary] = field(default_factory=lambda: {name: Vocabulary() for name in _WORDS})
+    _comm: list[tuple[Any, ...]] = field(default_factory=list)
+    _memory: list[tuple[Any, ...]] = field(default_factory=list)
+    _missing_start: list[_Mask | None] = field(default_factory=list)
+
+    def add(self, block: Block, texts: TimeTexts) -> None:
+        """Append a block."""
+        first, length = self.num_recorded, block.num_rows
+        index = _places(block.complete, length) + np.uint32(first)
+        self._index.append(index)
+        self._add_times(block, texts, index)
+        self._add_numbers(block, index)
+        for name, words in block.words.items():
+            codes = self._words[name].add(words, length)
+            if name == "name" and None in words[1]:
+                self._note_rows("no-name", codes == 0, index)
+        marked = np.frombuffer(block.operators, dtype=np.bool_) if block.operators else None
+        for name in ("input_dims", "input_types", "concrete_inputs"):
+            self._words[name].add(block.texts.get(name), length, marked)
+        self._comm += [(int(index[row]), *values) for row, values in block.comm]
+        self._memory += block.memory
+        self.labels |= block.labels
+        self.num_recorded += block.num_recorded
+        if block.odd_phases[0]:
+            self.faults.note("unknown-phase", f"event {first + block.odd_phases[1]:,}", block.odd_phases[0])
+
+    def _add_times(self, block: Block, texts: TimeTexts, index: npt.NDArray[np.uint32]) -> None:
+        start, duration = (_exact(*block.times[name]) for name in ("ts", "dur"))
+        absent, unknown = None, np.zeros(0, dtype=bool)
+        if start is None or duration is None:
+            told = texts()
+            start, absent = ns_of_values(text for text, _ in told)
+            duration, unknown = ns_of_values(text for _, text in told)
+            self._note_rows("no-start", absent, index)
+        bad = (duration < 0) | (duration > LONGEST_NS)
+        bad = bad | unknown if len(unknown) else bad
+        if bad.any():
+            self._note_rows("bad-duration", bad, index)
+            duration[bad] = 0
+        self._numbers["ts_ns"].append(start)
+        self._numbers["dur_ns"].append(duration)
+        self._missing_start.append(absent)
+
+    def _add_numbers(self, block: Block, index: npt.NDArray[np.uint32]) -> None:
+        length = block.num_rows
+        linked = None if block.linked.flags is None else np.frombuffer(block.linked.flags, dtype=np.bool_)
+        for name in _NUMBERS:
+            packed = block.ids.get(name) or block.linked.columns.get(name)
+            if packed is None:
+                values = np.full(length, ABSENT)
+            elif name in block.ids or linked is None:
+                values = np.frombuffer(packed, dtype=np.int64)
+            else:
+                values = np.full(length, ABSENT)
+                values[linked] = np.frombuffer(packed, dtype=np.int64)
+            self._numbers[name].append(values)
+            if name in ("pid", "tid"):
+                self._note_rows("no-thread", values == ABSENT, index)
+
+    def _note_rows(self, code: str, rows: _Mask, index: npt.NDArray[np.uint32]) -> None:
+        if rows.any():
+            self.faults.note(code, f"event {int(index[rows.argmax()]):,}", int(rows.sum()))
+
+    def events(self) -> pl.DataFrame:
+        """The complete events of all blocks; those without a start are left out."""
+        columns: dict[str, Any] = {"index": _joined(self._index, np.uint32)}
+        for name, parts in self._numbers.items():
+            columns[name] = _joined(parts, np.int64)
+            parts.clear()
+        columns |= {name: vocabulary.series() for name, vocabulary in self._words.items()}
+        frame = pl.DataFrame(columns).lazy()
+        frame = frame.with_columns(pl.when(pl.col(_NUMBERS) > NO_NUMBER).then(pl.col(_NUMBERS)))
+        if any(absent is not None for absent in self._missing_start):
+            frame = frame.filter(pl.lit(pl.Series(~self._absent())))
+        return frame.select(list(RAW_SCHEMA)).collect()
+
+    def _absent(self) -> _Mask:
+        lengths = [len(part) for part in self._index]
+        pairs = zip(self._missing_start, lengths, strict=True)
+        return np.concatenate([np.zeros(n, dtype=bool) if absent is None else absent for absent, n in pairs])
+
+    def comm(self) -> pl.DataFrame:
+        """The communication arguments of all blocks."""
+        return pl.DataFrame(self._comm, COMM_SCHEMA, orient="row")
+
+    def memory(self) -> pl.DataFrame:
+        """The memory events of all blocks, times relative to the file's base."""
+        return pl.DataFrame(self._memory, MEMORY_SCHEMA, orient="row")
+
+
+def _places(flags: bytes | None, length: int) -> npt.NDArray[np.uint32]:
+    if flags is None:
+        return np.arange(length, dtype=np.uint32)
+    return np.flatnonzero(np.frombuffer(flags, dtype=np.bool_)).astype(np.uint32)
+
+
+def _exact(code: str, packed: bytes) -> IntArray | None:
+    """Nanoseconds where the numbers are known to give them exactly; None where the texts must be read."""
+    if code == "q":
+        return ns_of_integers(np.frombuffer(packed, dtype=np.int64))
+    return ns_of_floats(np.frombuffer(packed, dtype=np.float64)) if code == "d" else None
+
+
+def _joined(parts: list[Any], dtype: type[Any]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)

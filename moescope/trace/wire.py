@@ -1,0 +1,29 @@
+"""Messages between a crew and its helpers: pickles with their length before them."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import IO, Any
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(stream: IO[bytes], value: object) -> None:
+    """Write one message."""
+    payload = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """Read one message. Raises :class:`EOFError` where the other side is gone."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(header)
+    payload = stream.read(length)
+    if len(payload) < length:
+        raise EOFError
+    return pickle.loads(payload)
