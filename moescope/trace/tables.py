@@ -16,7 +16,11 @@ from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan
 
 _DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d+)\s*\Z")
-_NONE = 255
+_CATEGORIES = pl.Series(CATEGORIES, dtype=CategoryType)
+_KINDS = pl.Series([*KINDS, None], dtype=KindType)
+_NO_KIND = len(KINDS)
+_NO_CATEGORY = len(CATEGORIES)
+
 Codes = npt.NDArray[np.uint8]
 
 
@@ -41,8 +45,8 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     device = pl.coalesce("device", _device_of_process(found.labels))
     events = raw.lazy().with_columns(
         start_ns=pl.col("ts_ns") + base_ns,
-        category=pl.lit(pl.Series(category).cat.to(CategoryType)),
-        kind=pl.lit(pl.Series(kind).replace(_NONE, None).cat.to(KindType)),
+        category=pl.lit(_CATEGORIES[pl.Series(category)]),
+        kind=pl.lit(_KINDS[pl.Series(kind)]),
         device=pl.when(mask).then(device).cast(pl.Int32, strict=False),
         stream=pl.when(mask).then(pl.coalesce("stream", "tid")).otherwise("stream"),
         bytes=pl.when(mask).then("bytes"),
@@ -78,11 +82,11 @@ def _take_from_processes(raw: pl.DataFrame, category: Codes, found: Scan, patter
 
         def of_event(name: str, title: str = title) -> int:
             told = patterns.process_category(title, name)
-            return _NONE if told is None else CATEGORIES.index(told)
+            return _NO_CATEGORY if told is None else CATEGORIES.index(told)
 
-        codes = _codes(raw["name"][pl.Series(rows)], of_event, _NONE)
-        told = rows[codes != _NONE]
-        category[told], unknown[told] = codes[codes != _NONE], False
+        codes = _codes(raw["name"][pl.Series(rows)], of_event, _NO_CATEGORY)
+        told = rows[codes != _NO_CATEGORY]
+        category[told], unknown[told] = codes[codes != _NO_CATEGORY], False
     if unknown.any():
         names = raw["recorded"].filter(pl.Series(unknown)).unique().cast(pl.String).fill_null("none")
         found.faults.note("unknown-category", count=int(unknown.sum()), detail=", ".join(names.sort()[:5]))
@@ -102,20 +106,20 @@ def _device_of_process(labels: dict[str, str]) -> pl.Expr:
 
 
 def _kinds(names: pl.Series, category: Codes, patterns: Patterns) -> Codes:
-    """Index into ``KINDS`` of each event, ``_NONE`` where it has none."""
+    """Index into ``KINDS`` of each event, ``_NO_KIND`` where it has none."""
 
     def of_range(name: str) -> int:
         found = patterns.range_kind(name)
-        return _NONE if found is None else KINDS.index(found)
+        return _NO_KIND if found is None else KINDS.index(found)
 
-    kind = np.full(len(names), _NONE, dtype=np.uint8)
+    kind = np.full(len(names), _NO_KIND, dtype=np.uint8)
     kind[_one_of(("copy", "memset"))[category]] = KINDS.index("copy")
     for categories, code in (
         (("kernel",), lambda name: KINDS.index(patterns.kernel_kind(name))),
         (("annotation", "cpu_op"), of_range),
     ):
         rows = np.flatnonzero(_one_of(categories)[category])
-        kind[rows] = _codes(names[pl.Series(rows)], code, _NONE)
+        kind[rows] = _codes(names[pl.Series(rows)], code, _NO_KIND)
     return kind
 
 
