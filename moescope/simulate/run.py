@@ -1,68 +1,32 @@
-"""Simulate a run and write its directory."""
+"""Write a simulated run's directory."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
-from moescope.simulate.clocks import HostClocks, host_clocks
 from moescope.simulate.config import SimConfig
-from moescope.simulate.engine import Engine, Record, Run
+from moescope.simulate.engine import Record
 from moescope.simulate.envelope import trace_file
 from moescope.simulate.events import BASE_NS, EventLog
 from moescope.simulate.faults import LostEvents, MissingRanks
-from moescope.simulate.groups import Groups
 from moescope.simulate.kineto import RankTrace
-from moescope.simulate.layers import Microbatch
-from moescope.simulate.memory import RankMemory, rank_memory
+from moescope.simulate.memory import RankMemory
 from moescope.simulate.program import Exchange, Reduce
-from moescope.simulate.scenario import Scenario, scenarios_of
-from moescope.simulate.step import build_step
+from moescope.simulate.simulation import Progress, Simulation, run_simulation
 from moescope.simulate.telemetry import run_info, write_telemetry
 from moescope.simulate.truth import collectives, truth_of
 
 IntArray = NDArray[np.int64]
-Progress = Callable[[int, int, str], None]
 
 _LOST = 7
 _MARGIN_NS = 50_000
 """The profiler is active a little before the first step and after the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """A simulated run before anything is written."""
-
-    config: SimConfig
-    scenarios: tuple[Scenario, ...]
-    groups: dict[str, Groups]
-    run: Run
-    steps: list[list[Microbatch]]
-    clocks: HostClocks
-    memory: list[RankMemory]
-
-
-def run_simulation(config: SimConfig, progress: Progress | None = None) -> Simulation:
-    """Simulate ``config``; ``progress`` is told (done, total, label)."""
-    scenarios = scenarios_of(config)
-    engine = Engine(config, scenarios)
-    steps = []
-    for index in range(config.steps):
-        if progress:
-            progress(index, config.steps, f"step {config.first_step + index}")
-        program, microbatches = build_step(config, scenarios, config.first_step + index)
-        engine.execute(program, config.first_step + index)
-        steps.append(microbatches)
-    run = engine.finish()
-    memory = [rank_memory(config, engine.groups, run.records, rank) for rank in range(config.ranks)]
-    return Simulation(config, scenarios, engine.groups, run, steps, host_clocks(config), memory)
 
 
 def simulate(config: SimConfig, out: str | os.PathLike[str], progress: Progress | None = None) -> Path:

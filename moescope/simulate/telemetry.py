@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,11 +17,9 @@ from moescope import __version__
 from moescope.simulate.clocks import EPOCH_NS
 from moescope.simulate.config import SimConfig
 from moescope.simulate.memory import state_bytes
+from moescope.simulate.simulation import Simulation
 from moescope.simulate.step import dense_parameters, expert_parameters
 from moescope.simulate.truth import CollectiveTruth
-
-if TYPE_CHECKING:
-    from moescope.simulate.run import Simulation
 
 IntArray = NDArray[np.int64]
 Clock = Callable[[IntArray], IntArray]

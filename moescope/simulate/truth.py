@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,7 @@ from moescope.simulate.kineto import FIRST_SEQUENCE, collective_name, group_kind
 from moescope.simulate.layers import Microbatch
 from moescope.simulate.program import Exchange, Reduce
 from moescope.simulate.scenario import without, without_compute
-
-if TYPE_CHECKING:
-    from moescope.simulate.run import Simulation
+from moescope.simulate.simulation import Simulation
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moescope.simulate import Model, SimConfig, parse_fault, simulate
-from moescope.simulate.run import Simulation, run_simulation
+from moescope.simulate.simulation import Simulation, run_simulation
 
 TINY = Model(
     num_layers=3, hidden=2048, num_heads=16, sequence=4096, num_experts=16, top_k=2, expert_hidden=2048,

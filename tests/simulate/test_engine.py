@@ -14,8 +14,8 @@ from moescope.simulate.faults import KINDS
 from moescope.simulate.groups import groups_of
 from moescope.simulate.kineto import stream_of
 from moescope.simulate.program import Copy, Exchange, Kernel, Program, Reduce
-from moescope.simulate.run import run_simulation
 from moescope.simulate.scenario import scenarios_of
+from moescope.simulate.simulation import run_simulation
 from moescope.simulate.truth import arrival_waits, collectives, step_ns
 
 from .conftest import tiny

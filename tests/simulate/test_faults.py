@@ -10,7 +10,7 @@ import pytest
 from moescope.errors import MoescopeError
 from moescope.simulate import Model, SimConfig, parse_fault
 from moescope.simulate.faults import KINDS, SlowRank
-from moescope.simulate.run import run_simulation
+from moescope.simulate.simulation import run_simulation
 from moescope.simulate.truth import collectives, truth_of
 
 from .conftest import tiny

@@ -13,7 +13,8 @@ import pytest
 
 from moescope.simulate import Network, simulate
 from moescope.simulate.events import cut_list, micro
-from moescope.simulate.run import run_simulation, trace_text
+from moescope.simulate.run import trace_text
+from moescope.simulate.simulation import run_simulation
 from moescope.telemetry import open_telemetry
 from moescope.trace import open_directory
 
