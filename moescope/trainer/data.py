@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from moescope.errors import DataMissingError
-from moescope.trainer.config import DataConfig
 from moescope.trainer.seeds import generator_for
+from moescope.trainer.settings.training import DataConfig
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from moescope.trainer.capacity import capacity_of, places_in_expert
 from moescope.trainer.comm import Splits, exchange_counts, exchange_rows
-from moescope.trainer.config import MoEConfig
 from moescope.trainer.mesh import Group
+from moescope.trainer.settings.model import MoEConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from moescope.trainer.config import ConfigError
+from moescope.trainer.settings.rules import ConfigError
 
 
 class SwiGLU(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moescope.trainer.config import ControlConfig
+from moescope.trainer.settings.control import ControlConfig
 
 Compute = Callable[[Tensor], object]
 

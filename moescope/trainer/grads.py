@@ -9,9 +9,9 @@ from moescope_hooks.ranges import phase_range, start_collective
 from torch import Tensor, nn
 
 from moescope.trainer.comm import finish, start_sum, sum_over
-from moescope.trainer.config import TrainConfig
 from moescope.trainer.mesh import Group, Mesh
 from moescope.trainer.model import Transformer
+from moescope.trainer.settings.training import TrainConfig
 
 
 class Buckets:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from moescope.trainer import checkpoint
 from moescope.trainer.comm import sum_over
-from moescope.trainer.config import Config, ConfigError
+from moescope.trainer.config import Config
 from moescope.trainer.data import Batches, Corpus, load_corpus, validation_sequences
 from moescope.trainer.grads import Gradients, optimizer_groups
 from moescope.trainer.mesh import Mesh
@@ -30,6 +30,7 @@ from moescope.trainer.placement import placement_of
 from moescope.trainer.presets import to_toml
 from moescope.trainer.progress import Say, Status, learning_rate, schedule_of
 from moescope.trainer.runfile import describe_ranks, describe_training, read_run
+from moescope.trainer.settings.rules import ConfigError
 
 
 class Trainer:

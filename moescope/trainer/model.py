@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from moescope.trainer.config import Config, ModelConfig
+from moescope.trainer.config import Config
 from moescope.trainer.experts import Experts, SwiGLU
 from moescope.trainer.faults import Faults
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.moe import MoE
 from moescope.trainer.router import Router
 from moescope.trainer.seeds import generator_for
+from moescope.trainer.settings.model import ModelConfig
 
 LayerOut = tuple[Tensor, Tensor, Tensor]
 """The residual stream after a layer, its router's penalty and its balancing objective."""

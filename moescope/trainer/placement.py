@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from moescope.errors import InputUnreadableError
-from moescope.trainer.config import Config, require
+from moescope.trainer.config import Config
+from moescope.trainer.settings.rules import require
 
 
 def contiguous_placement(num_experts: int, ep_size: int) -> list[int]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from moescope.errors import InputUnreadableError, MoescopeError
-from moescope.trainer.config import Config, ConfigError
+from moescope.trainer.config import Config
+from moescope.trainer.settings.rules import ConfigError
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "tiny": {"moe": {"balance": "aux_global", "balance_coefficient": 0.3}},

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from moescope.errors import InputUnreadableError, MoescopeError
-from moescope.trainer.config import Config, ConfigError, ControlConfig
+from moescope.trainer.config import Config
 from moescope.trainer.presets import PRESETS, load_config, to_toml
+from moescope.trainer.settings.control import ControlConfig
+from moescope.trainer.settings.rules import ConfigError
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from miniature import mini_corpus
 
 from moescope.errors import DataMissingError
-from moescope.trainer.config import DataConfig
 from moescope.trainer.data import Batches, load_corpus, validation_sequences
+from moescope.trainer.settings.training import DataConfig
 
 
 @given(st.integers(0, 50), st.sampled_from([1, 2, 4]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import os
 import re
 from itertools import pairwise
@@ -22,7 +23,7 @@ TABLE = re.compile(r"(<!-- settings -->\n)(.*?)(<!-- end of settings -->)", re.D
 
 def docstrings_of(kind: type) -> dict[str, str]:
     """The text under each field of a dataclass."""
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(inspect.getfile(kind)).read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
     found = {}
     for field, text in pairwise(body):
