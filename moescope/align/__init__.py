@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
+from moescope.align.causality import Contradiction, contradictions
 from moescope.align.clocks import HostClock, host_clocks
 from moescope.align.crosscheck import clock_free_disagreement_ns
 from moescope.align.match import Refusal, match
@@ -14,7 +15,7 @@ from moescope.align.phases import infer_phases
 from moescope.align.transfer import TransferModel
 from moescope.align.waits import with_waits
 
-__all__ = ["Alignment", "HostClock", "Refusal", "TransferModel", "align_ranks"]
+__all__ = ["Alignment", "Contradiction", "HostClock", "Refusal", "TransferModel", "align_ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Alignment:
     num_unmatched: int
     clock_free_disagreement_ns: int = 0
     """See ``crosscheck.clock_free_disagreement_ns``."""
+    contradictions: tuple[Contradiction, ...] = ()
 
     def clock_of(self, rank: int) -> HostClock:
         """The clock of the rank's host."""
@@ -48,15 +50,30 @@ def align_ranks(
     matched = match(pl.concat(instances))
     clocks = host_clocks(matched.rows, host_of_rank, clock)
     rows = infer_phases(_on_common_clock(matched.rows, clocks))
+    contradicted = contradictions(rows, host_of_rank)
+    clocks = tuple(_contradicted(clock, contradicted) for clock in clocks)
     rows, models = with_waits(rows, host_of_rank, transfers)
-    uncertainty = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}
-    rows = rows.with_columns(
-        clock_uncertainty_ns=pl.when(pl.col("tier") == "across hosts")
-        .then(pl.col("rank").replace_strict(uncertainty, return_dtype=pl.Int64).max().over("instance"))
-        .otherwise(0)
-    )
+    rows = _with_uncertainty(rows, clocks)
     disagreement = clock_free_disagreement_ns(rows)
-    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched, disagreement)
+    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched, disagreement, contradicted)
+
+
+def _contradicted(clock: HostClock, found: Sequence[Contradiction]) -> HostClock:
+    """The clock with the reach of what its own ranks contradict; unchanged where they agree."""
+    worst = max((entry.worst_ns for entry in found if entry.host == clock.host), default=0)
+    if not worst:
+        return clock
+    low, high = clock.low_ns - worst, clock.high_ns + worst
+    return replace(clock, low_ns=low, high_ns=high, method="contradicted by its own ranks", contradictory=True)
+
+
+def _with_uncertainty(rows: pl.DataFrame, clocks: Sequence[HostClock]) -> pl.DataFrame:
+    """Adds ``clock_uncertainty_ns``: of the loosest clock in a collective across hosts; 0 on one host's clock."""
+    across = {rank: clock.uncertainty_ns for clock in clocks for rank in clock.ranks}
+    within = {rank: clock.uncertainty_ns * clock.contradictory for clock in clocks for rank in clock.ranks}
+    known = [pl.col("rank").replace_strict(table, return_dtype=pl.Int64) for table in (across, within)]
+    reach = pl.when(pl.col("tier") == "across hosts").then(known[0]).otherwise(known[1])
+    return rows.with_columns(clock_uncertainty_ns=reach.max().over("instance"))
 
 
 def _on_common_clock(rows: pl.DataFrame, clocks: Sequence[HostClock]) -> pl.DataFrame:

@@ -15,7 +15,8 @@ from moescope.align.robust import huber_line, mad
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-MAX_DRIFT = 500e-6
+MAX_DRIFT = 200e-6
+"""Clocks of machines differ by tens of ppm; a steeper slope is the collectives' doing, not the clock's."""
 MIN_FOR_DRIFT = 8
 MIN_IN_CLASS = 3
 TIGHT_FACTOR = 2.0
@@ -45,16 +46,19 @@ class OffsetFit:
     num_anchors: int
 
 
+def waits_for_all() -> pl.Expr:
+    """Whether a row's collective ends on no rank before all have begun: synchronising, with data for every pair."""
+    has_data = (pl.col("in_splits").list.min().fill_null(1) > 0).all().over("instance")
+    return pl.col("kind").is_in(list(SYNCHRONISING)) & has_data
+
+
 def find_anchors(rows: pl.DataFrame, host_of_rank: Mapping[int, str], hosts: Sequence[str]) -> Anchors:
     """Synchronising collectives without an empty pair among ``match.Matched.rows``, in local time.
 
     What is said of two ranks that were recorded holds whether or not a third was.
     """
     column_of = {rank: hosts.index(host) for rank, host in host_of_rank.items()}
-    usable = rows.filter(
-        pl.col("kind").is_in(list(SYNCHRONISING))
-        & (pl.col("in_splits").list.min().fill_null(1) > 0).all().over("instance")
-    )
+    usable = rows.filter(waits_for_all())
     middle = usable["start_ns"].median()
     origin = int(middle) if isinstance(middle, int | float) else 0
     size = pl.col("send_bytes").fill_null(0).median().clip(1).log(2).round()
@@ -116,8 +120,8 @@ def _line(time: FloatArray, difference: FloatArray) -> OffsetFit:
     if len(time) < MIN_FOR_DRIFT:
         return flat
     line = huber_line(time, difference)
-    drift = float(np.clip(line.slope, -MAX_DRIFT, MAX_DRIFT))
+    drift = float(line.slope)
     residual = mad(difference - line.intercept - drift * time)
-    if abs(drift) * np.ptp(time) <= 3 * residual:
+    if abs(drift) > MAX_DRIFT or abs(drift) * np.ptp(time) <= 3 * residual:
         return flat
     return OffsetFit(float(line.intercept), drift, residual, len(time))

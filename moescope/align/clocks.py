@@ -53,7 +53,7 @@ class HostClock:
     @property
     def uncertainty_ns(self) -> int:
         """What an arrival on this host may be off by: three times the scatter of a fit, else the bracket's reach."""
-        if self.method in ("reference", "single host"):
+        if self.method in ("reference", "single host") and not self.contradictory:
             return 0
         reach = max(self.high_ns - self.offset_ns, self.offset_ns - self.low_ns, 0.0)
         if self.method.startswith("first leavers"):

@@ -71,7 +71,7 @@ class Inputs:
     def confidence(self, cost_ns: float) -> str:
         """High where clocks are exact and all ranks are there, low where the clocks' uncertainty rivals the cost."""
         clocks = self.alignment.clocks
-        unknown = any(clock.contradictory or (clock.num_anchors == 0 and len(clocks) > 1) for clock in clocks[1:])
+        unknown = any(clock.contradictory for clock in clocks) or any(clock.num_anchors == 0 for clock in clocks[1:])
         if unknown or (cost_ns and self.clock_uncertainty_ns() > 0.5 * cost_ns):
             return "low"
         is_complete = len(self.ranks) == self.world_size and not self.alignment.refusals

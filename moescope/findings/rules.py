@@ -7,10 +7,10 @@ from statistics import median_low
 
 import polars as pl
 
-from moescope.align import HostClock
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
 from moescope.findings.rules_baseline import below_baseline
+from moescope.findings.rules_clock import clock_uncertain, clocks_contradict
 from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_rank import RANK_RULES
 
@@ -24,8 +24,6 @@ STANDS_OUT = 2.0
 """A rank is singled out when its cost is this many times the median rank's."""
 FLOOR_FACTOR = 1.5
 """Load imbalance below this many times the random-routing level is noise."""
-MAX_DISAGREEMENT = 0.05
-"""Share of the step by which aligned waits may differ from those that need no clock."""
 MEMORY_NEAR_FULL = 0.90
 MEMORY_SPREAD = 1.30
 
@@ -321,49 +319,6 @@ def memory_peak(inputs: Inputs) -> Iterator[Finding]:
     )
 
 
-def clock_uncertain(inputs: Inputs) -> Iterator[Finding]:
-    """Clocks of hosts known too loosely for the waits between them."""
-    clocks = [clock for clock in inputs.alignment.clocks if clock.method not in ("reference", "single host")]
-    if not clocks:
-        return
-    worst = max(clocks, key=lambda clock: (clock.contradictory, _is_untied(clock), clock.uncertainty_ns))
-    rows = inputs.alignment.collectives.filter((pl.col("tier") == "across hosts") & (pl.col("arrival_wait_ns") > 0))
-    typical = _mean(rows, "arrival_wait_ns") or 0.0
-    loose = worst.uncertainty_ns > 0.1 * typical and worst.uncertainty_ns > 1e-3 * inputs.step_ns
-    disagreement = inputs.alignment.clock_free_disagreement_ns / inputs.attribution.num_steps
-    disagrees = disagreement > MAX_DISAGREEMENT * inputs.step_ns
-    if not (worst.contradictory or _is_untied(worst) or loose or disagrees):
-        return
-    why = "no collective spans it" if _is_untied(worst) else f"known to +-{_ms(worst.uncertainty_ns)}"
-    yield Finding(
-        code="clock-uncertain",
-        severity="warning",
-        rank=None,
-        layer=None,
-        cost_ns_per_step=0,
-        share_of_step=0.0,
-        claim=f"The clock of host {worst.host or 'unnamed'} is uncertain ({why}); waits across hosts carry that error.",
-        advice="Profile a window with small collectives over all ranks (a barrier or the loss reduction), or record "
-        "clock offsets with the hooks.",
-        confidence="high",
-        basis="inferred",
-        evidence={
-            "page": "run",
-            "method": worst.method,
-            "num_anchors": worst.num_anchors,
-            "low_ns": worst.low_ns,
-            "high_ns": worst.high_ns,
-            "mean_wait_across_hosts_ns": round(typical),
-            "disagreement_with_clock_free_waits_ns_per_step": round(disagreement),
-        },
-    )
-
-
-def _is_untied(clock: HostClock) -> bool:
-    """Whether nothing ties the clock to the reference: no common collective, no third host, no measurement."""
-    return clock.method.startswith("no anchors")
-
-
 def incomplete_input(inputs: Inputs) -> Iterator[Finding]:
     """Missing ranks, damaged files, collectives that do not match."""
     absent = sorted(set(range(inputs.world_size)) - set(inputs.ranks))
@@ -417,6 +372,7 @@ RULES: tuple[Rule, ...] = (
     dropped_tokens,
     memory_peak,
     clock_uncertain,
+    clocks_contradict,
     incomplete_input,
 )
 """In the order of diagnosis."""

@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 from finding_inputs import RANKS, STEP_NS, inputs
 
-from moescope.align import HostClock, Refusal
+from moescope.align import Contradiction, HostClock, Refusal
 from moescope.attribution.memory import MemoryProfile
 from moescope.findings import FINDING_CODES, Finding, Inputs, findings
+from moescope.findings.rules_clock import as_hosts_option
 
 
 def found(given: Inputs) -> dict[str, Finding]:
@@ -166,6 +167,22 @@ def test_a_clock_that_nothing_ties_or_that_contradicts_itself_is_uncertain() -> 
     untied = clock(method="no anchors: assumed equal", anchors=0)
     assert "no collective spans it" in found(inputs(clocks=[untied]))["clock-uncertain"].claim
     assert "clock-uncertain" in found(inputs(clocks=[clock(contradictory=True)]))
+
+
+def test_ranks_of_one_host_that_cannot_share_a_clock_are_the_gravest_finding() -> None:
+    alike = ((0, 2), (1, 3))
+    told = replace(
+        inputs(), alignment=replace(inputs().alignment, contradictions=(Contradiction("a", 3, 4, 10_000, alike),))
+    )
+    first = findings(told)[0]
+    assert (first.code, first.severity) == ("clock-uncertain", "critical")
+    assert "--hosts 0+2,1+3" in first.advice
+    assert "3 of 4 collectives" in first.claim
+
+
+def test_ranks_are_grouped_as_the_option_takes_them() -> None:
+    assert as_hosts_option([(0, 1, 2, 3), (4, 5, 6, 7)]) == "0-3,4-7"
+    assert as_hosts_option([(0, 1, 8, 9), (2,)]) == "0-1+8-9,2"
 
 
 def test_a_clock_tied_through_a_third_host_or_by_measurement_is_as_good_as_its_bracket() -> None:
