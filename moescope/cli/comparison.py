@@ -16,7 +16,7 @@ from moescope.cli.verdict import title_line
 from moescope.findings import Finding
 from moescope.views.compare import Change, Comparison, Setting, Side
 from moescope.views.compare_text import is_shown, metric_name, relative_text, summary, value_text
-from moescope.views.text import plural
+from moescope.views.text import basis, plural
 
 MAX_SETTINGS, MAX_CHARACTERS = 20, 40
 _STYLES = {"better": "green", "worse": "red"}
@@ -48,7 +48,7 @@ def blocks(comparison: Comparison) -> Iterator[RenderableType]:
 
 def side_line(letter: str, side: Side) -> RenderableType:
     """Return one run in a line."""
-    facts = [plural(side.num_ranks, "rank"), plural(side.num_steps, "step"), f"basis: {side.basis}", *side.controls]
+    facts = [plural(side.num_ranks, "rank"), plural(side.num_steps, "step"), basis(side.basis), *side.controls]
     return Text(printable(f"{letter}: {side.name}  {' · '.join(facts)}"))
 
 

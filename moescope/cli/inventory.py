@@ -15,7 +15,7 @@ from moescope.cli.text import console, printable, rank_names
 from moescope.cli.verdict import title_line
 from moescope.views.inventory import Inventory, TraceFacts
 from moescope.views.questions import Question
-from moescope.views.text import count, duration, plural, ranges
+from moescope.views.text import basis, count, duration, plural, ranges
 
 MAX_TRACES, MAX_GROUPS, MAX_PROBLEMS = 12, 8, 10
 _STYLES = {"yes": "green", "partly": "yellow", "no": "red"}
@@ -55,7 +55,7 @@ def heading(inventory: Inventory) -> Iterator[RenderableType]:
         plural(len(inventory.hosts), "host"),
         f"steps {ranges(steps)}" if steps else "no step marked",
         ", ".join(sorted({trace.device for trace in inventory.traces})[:3]),
-        f"basis: {inventory.basis}",
+        basis(inventory.basis),
     ]
     yield Text(printable(inventory.path), style="bold")
     yield Text(printable(" · ".join(parts)))

@@ -13,7 +13,7 @@ from moescope.cli.tables import clock_table, load_table, parts_table, waits_tabl
 from moescope.cli.text import console, printable, rank_names
 from moescope.findings import Finding
 from moescope.views.model import Analysis
-from moescope.views.text import duration, percent, plural, ratio, size
+from moescope.views.text import basis, duration, percent, plural, ratio, size
 
 MAX_FINDINGS = 5
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan", "good": "green"}
@@ -55,7 +55,7 @@ def heading(analysis: Analysis) -> Iterator[RenderableType]:
         plural(len(hosts), "host"),
         plural(len(analysis.steps), "step"),
         ", ".join(devices[:3]) + (", ..." if len(devices) > 3 else ""),
-        f"basis: {analysis.basis}",
+        basis(analysis.basis),
     ]
     yield Text(printable(analysis.name), style="bold")
     yield Text(printable(" · ".join(part for part in parts if part)))

@@ -48,6 +48,11 @@ def size(num_bytes: float | None) -> str:
     return f"{num_bytes:.0f} B"
 
 
+def basis(recorded: str) -> str:
+    """Where the numbers come from, in words: ``measured``, ``simulated``, or that the folder does not say."""
+    return "no run.json says how it was recorded" if recorded == "unknown" else recorded
+
+
 def percent(share: float | None) -> str:
     """A share as percent: ``18.3 %``, ``0.41 %``; what is there but tiny is not shown as nothing."""
     if share is None:
