@@ -15,9 +15,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from moescope.trace.interrupts import check, held
 from moescope.trace.wire import receive, send
 
 _UNDER_WAY = 3
@@ -47,19 +49,31 @@ class _Task:
 
 
 class Crew:
-    """``num_helpers`` processes beside the calling thread; use as a context manager."""
+    """``num_helpers`` processes beside the calling thread; use as a context manager.
+
+    Until it is left, an interrupt is raised by :meth:`run` alone, between tasks: the helpers are always ended.
+    """
 
     def __init__(self, num_helpers: int):
+        self._num_helpers = num_helpers
         self._todo: queue.Queue[_Task | None] = queue.Queue()
-        self._helpers = [_start(num_helpers + 1) for _ in range(num_helpers)]
-        self._threads = [threading.Thread(target=self._serve, args=(h,), daemon=True) for h in self._helpers]
-        for thread in self._threads:
-            thread.start()
+        self._helpers: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+        self._interrupts = ExitStack()
 
     def __enter__(self) -> Crew:
+        self._interrupts.enter_context(held())
+        for _ in range(self._num_helpers):
+            self._helpers.append(_start(self._num_helpers + 1))
+            self._threads.append(threading.Thread(target=self._serve, args=(self._helpers[-1],), daemon=True))
+            self._threads[-1].start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
+        with self._interrupts:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
         for helper in self._helpers:
             helper.kill()
         for _thread in self._threads:
@@ -87,6 +101,7 @@ class Crew:
         source = iter(arguments)
         more = True
         while more or pending:
+            check()
             while more and len(pending) < ahead:
                 item = next(source, None)
                 more = item is not None

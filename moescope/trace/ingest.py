@@ -12,6 +12,7 @@ import polars as pl
 from moescope.trace.crew import Crew
 from moescope.trace.decimals import as_base_ns
 from moescope.trace.identity import identify, rank_beside
+from moescope.trace.interrupts import check
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
@@ -45,10 +46,12 @@ def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]
     found = scan(job.path, crew)
     if found is None:
         return {}
+    check()
     base = as_base_ns(found.info.get("baseTimeNanoseconds", 0))
     if base is None:
         found.faults.note("bad-base", detail=str(found.info["baseTimeNanoseconds"])[:40])
     tables = finish(found, base or 0, patterns)
+    check()
     try:
         owners = ranks_of_processes(tables.events, found.labels)
     except MergedError as error:

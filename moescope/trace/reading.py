@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from moescope.errors import MoescopeError
 from moescope.trace.crew import Crew
 from moescope.trace.ingest import Job, ingest
+from moescope.trace.interrupts import check, held
 from moescope.trace.patterns import Patterns
 from moescope.trace.store import remove_partials
 
@@ -53,21 +56,29 @@ def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str
 
 def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(place, metadata) of each job. With fewer files than processes each file's blocks are shared out instead."""
-    processes = max(1, workers if workers is not None else default_workers())
-    if processes == 1 or sum(map(_content_bytes, jobs)) < _SMALL_BYTES:
-        yield from ((place, read_job(job, patterns)) for place, job in enumerate(jobs))
+    if not jobs:
         return
+    processes = max(1, workers if workers is not None else default_workers())
+    if sum(map(_content_bytes, jobs)) < _SMALL_BYTES:
+        processes = 1
     crew = Crew(processes - 1)
+    with held(), _no_partials(jobs[0].entry.folder, crew), crew:
+        if len(jobs) < processes or processes == 1:
+            for place, job in enumerate(jobs):
+                check()
+                yield place, read_job(job, patterns, crew)
+        else:
+            results = crew.run(read_job, ((job, patterns) for job in jobs), ahead=len(jobs))
+            yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+
+
+@contextmanager
+def _no_partials(folder: Path, crew: Crew) -> Iterator[None]:
+    """Remove in the end what this process or an ended one has half written."""
     try:
-        with crew:
-            if len(jobs) < processes:
-                yield from ((place, read_job(job, patterns, crew)) for place, job in enumerate(jobs))
-            else:
-                tasks = ((job, patterns) for job in jobs)
-                results = crew.run(read_job, tasks, ahead=len(jobs))
-                yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+        yield
     finally:
-        remove_partials(jobs[0].entry.folder, crew.pids)
+        remove_partials(folder, [os.getpid(), *crew.pids])
 
 
 def _content_bytes(job: Job) -> int:

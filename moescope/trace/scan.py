@@ -15,6 +15,7 @@ from moescope.trace.columns import RawTables
 from moescope.trace.crew import Crew
 from moescope.trace.decode import Block, decode_block
 from moescope.trace.faults import Faults
+from moescope.trace.interrupts import check
 from moescope.trace.mend import Follows, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
@@ -114,7 +115,9 @@ class _Reading:
 
     def _outcomes(self, crew: Crew | None) -> Iterator[tuple[Piece, Block | None]]:
         if crew is None:
-            yield from ((piece, try_piece(piece)) for piece in self.splitter.pieces())
+            for piece in self.splitter.pieces():
+                check()
+                yield piece, try_piece(piece)
             return
         ahead = _AHEAD_PER_PROCESS * (len(crew.pids) + 1)
         for (piece,), block in crew.run(try_piece, ((piece,) for piece in self.splitter.pieces()), ahead):

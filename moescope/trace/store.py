@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from moescope.trace.model import SCHEMA_VERSION
 from moescope.trace.tables import Tables
 
 _SAMPLE_BYTES = 64 * 1024
+_ABANDONED_S = 24 * 3600.0
 
 
 def file_key(path: Path, patterns_text: str) -> str:
@@ -78,11 +80,12 @@ class Entry:
             _write(self.table(name), partial(frame.write_parquet, statistics=False))
 
     def save_metadata(self, metadata: dict[str, Any]) -> None:
-        """Complete the entry, then remove entries of earlier states of the same input file."""
+        """Complete the entry; remove those of earlier states of the same input file, and what a killed reader left."""
         text = json.dumps(metadata, ensure_ascii=False)
         _write(self.metadata, lambda path: path.write_text(text, encoding="utf-8", errors="replace"))
         for stale in self.folder.glob(f"{self.path_hash}-*"):
-            if not stale.name.startswith(f"{self.path_hash}-{self.key.partition('-')[0]}"):
+            current = stale.name.startswith(f"{self.path_hash}-{self.key.partition('-')[0]}")
+            if not current or (stale.suffix == ".partial" and _is_old(stale)):
                 stale.unlink(missing_ok=True)
 
 
@@ -98,6 +101,11 @@ def _write(path: Path, writer: Callable[[Path], object]) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _is_old(path: Path) -> bool:
+    """Whether nobody writes the file any more; one that is gone is not old."""
+    return path.exists() and time.time() - path.stat().st_mtime > _ABANDONED_S
 
 
 def remove_partials(folder: Path, processes: Iterable[int]) -> None:

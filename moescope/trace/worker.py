@@ -1,4 +1,4 @@
-"""A helper process of :mod:`moescope.trace.crew`: runs tasks from standard input until it is closed."""
+"""A helper process of :mod:`moescope.trace.crew`: runs tasks from standard input, and ends when that is closed."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not print into the answers
     gc.disable()  # a block's records hold no cycles and are freed by counting
-    send(answers, "ready")
-    tasks: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
+    tasks: queue.Queue[tuple[Any, ...]] = queue.Queue()
     done: queue.Queue[object] = queue.Queue()
+    done.put("ready")
     # Messages pass while a task runs: the parent must never wait for this process to read while it waits to write.
     threading.Thread(target=_take_tasks, args=(tasks,), daemon=True).start()
     threading.Thread(target=_give_answers, args=(answers, done), daemon=True).start()
-    while (task := tasks.get()) is not None:
-        function, arguments = task
+    while True:
+        function, arguments = tasks.get()
         try:
             done.put((None, function(*arguments)))
         except Exception as error:  # travels to the parent
             done.put((error, None))
 
 
-def _take_tasks(tasks: queue.Queue[tuple[Any, ...] | None]) -> None:
+def _take_tasks(tasks: queue.Queue[tuple[Any, ...]]) -> None:
     try:
         while True:
             tasks.put(receive(sys.stdin.buffer))
-    except EOFError:
-        tasks.put(None)
+    except EOFError:  # nobody is there to take an answer
+        os._exit(0)
 
 
 def _give_answers(answers: IO[bytes], done: queue.Queue[object]) -> None:
-    while True:
-        send(answers, done.get())
+    try:
+        while True:
+            send(answers, done.get())
+    except BrokenPipeError:
+        os._exit(0)
 
 
 if __name__ == "__main__":

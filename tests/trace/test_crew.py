@@ -1,7 +1,6 @@
 """Helper processes: order, errors, death, interrupts, and no need for a guard in the caller's script."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import pytest
 from trace_tasks import die_elsewhere, double, fail
 
 from moescope.trace.crew import Crew
+from moescope.trace.wire import receive, send
 from moescope.trace.workers import in_processes
 
 
@@ -66,17 +66,43 @@ def test_a_script_without_a_guard_reads_in_parallel(tmp_path: Path) -> None:
     assert run.stdout.startswith("1 2 rank")
 
 
-def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path) -> None:
-    _traces(tmp_path, 6, 100_000)
-    command = [sys.executable, "-c", SCRIPT, tmp_path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline().startswith(b"1 6 ")
-        os.killpg(run.pid, signal.SIGINT)
-        _, errors = run.communicate(timeout=60)
-    assert errors.decode().rstrip().endswith("KeyboardInterrupt")
-    assert errors.count(b"Traceback") == 1
-    left = [path.name for path in (tmp_path / ".moescope" / "trace").iterdir()]
-    assert not [name for name in left if name.endswith(".partial")]
+INTERRUPTED = """
+import os, signal, sys, threading
+from moescope.trace import open_directory
+after_s = float(sys.argv[2])
+def interrupt(): os.kill(os.getpid(), signal.SIGINT)
+def progress(done, total, what): print(done, total, flush=True); after_s < 0 and done == 1 and interrupt()
+threading.Timer(max(0.0, after_s), interrupt).start() if after_s >= 0 else None
+open_directory(sys.argv[1], workers=2, progress=progress)
+threading.Event().wait(60)  # the interrupt may come after the last file
+"""
+
+
+@pytest.mark.parametrize("after_s", [-1, 0, 0.02, 0.1, 0.2, 0.4])
+def test_an_interrupt_at_any_moment_leaves_nothing_half_written(after_s: float, tmp_path: Path) -> None:
+    """At ``after_s`` seconds, or, below zero, once the first of six files is read."""
+    _traces(tmp_path, 6, 60_000)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(after_s)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert run.stderr.count("Traceback") == 1
+    assert after_s >= 0 or run.stdout == "1 6\n"
+    assert not list(tmp_path.glob(".moescope/trace/*.partial"))
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert again.stdout.split("\n")[-2] == "6"
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_without_its_parent_a_helper_ends(busy: bool) -> None:
+    """Also in the middle of a task, and without a word."""
+    command = [sys.executable, "-m", "moescope.trace.worker"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        assert receive(helper.stdout) == "ready"
+        if busy:
+            send(helper.stdin, (time.sleep, (3600,)))
+        _, errors = helper.communicate(timeout=60)
+    assert (helper.returncode, errors) == (0, b"")

@@ -166,3 +166,15 @@ def test_the_users_patterns_come_first(tmp_path: Path) -> None:
         with pytest.raises(MoescopeError) as caught:
             open_directory(tmp_path / "t", patterns=table)
         assert caught.value.code == "bad-patterns"
+
+
+def test_what_a_killed_reader_left_goes_with_the_next_reading(folder: Path) -> None:
+    store = folder / ".moescope" / "trace"
+    entry = next(store.glob("*.events.parquet"))
+    old, young = (store / f"{entry.name}.{pid}.partial" for pid in (1, 2))
+    for path in (old, young):
+        path.touch()
+    os.utime(old, (0, 0))
+    entry.unlink()
+    open_directory(folder)
+    assert (old.exists(), young.exists()) == (False, True)
