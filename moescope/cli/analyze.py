@@ -39,11 +39,13 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--baseline", type=click.Path(path_type=Path), help="Hold the run against this file of moescope baseline."
 )
+@click.option("--explain", is_flag=True, help="Print the numbers behind each finding, and where to see them.")
 @fail_on_option
 def command(
     path: Path,
     *,
     as_json: bool,
+    explain: bool,
     with_: tuple[str, ...],
     hosts: HostGroups | None,
     rank_regex: str | None,
@@ -75,7 +77,7 @@ def command(
     if as_json:
         click.echo(json.dumps(to_json(analysis, with_)))
     else:
-        print_analysis(analysis)
+        print_analysis(analysis, explain=explain)
     met = met_conditions(analysis.findings, fail_on)
     tell(met)
     return ExitCode.CONDITION_MET if met else ExitCode.DONE

@@ -12,6 +12,7 @@ from rich.text import Text
 from moescope.cli.tables import clock_table, load_table, parts_table, waits_table
 from moescope.cli.text import console, printable, rank_names
 from moescope.findings import Finding
+from moescope.views.links import moment_text, numbers
 from moescope.views.model import Analysis
 from moescope.views.text import basis, duration, percent, plural, ratio, size
 
@@ -19,17 +20,17 @@ MAX_FINDINGS = 5
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan", "good": "green"}
 
 
-def print_analysis(analysis: Analysis, out: Console | None = None) -> None:
-    """Print ``analysis`` as a person reads it, at most 100 columns wide."""
+def print_analysis(analysis: Analysis, out: Console | None = None, *, explain: bool = False) -> None:
+    """Print ``analysis`` as a person reads it, at most 100 columns wide; ``explain`` adds the findings' evidence."""
     out = console() if out is None else out
-    for block in blocks(analysis):
+    for block in blocks(analysis, explain=explain):
         out.print(block, soft_wrap=False)
 
 
-def blocks(analysis: Analysis) -> Iterator[RenderableType]:
+def blocks(analysis: Analysis, *, explain: bool = False) -> Iterator[RenderableType]:
     """Yield the parts of the page from top to bottom."""
     yield from heading(analysis)
-    yield from verdict(analysis)
+    yield from verdict(analysis, explain=explain)
     for title, table in (
         ("Step by rank, ms per step", parts_table(analysis)),
         ("Waits, ms per step", waits_table(analysis)),
@@ -68,16 +69,19 @@ def title_line(title: str) -> RenderableType:
     return Text(f"\n{title}", style="bold")
 
 
-def verdict(analysis: Analysis) -> Iterator[RenderableType]:
-    """Yield up to five findings: claim, cost, confidence and what to try."""
+def verdict(analysis: Analysis, *, explain: bool = False) -> Iterator[RenderableType]:
+    """Yield up to five findings: claim, cost, confidence and what to try; all of them with evidence to ``explain``."""
     yield title_line("Verdict")
     if not analysis.findings:
         yield Text("No finding: nothing in this input supports one. See what is missing below.")
-    for number, finding in enumerate(analysis.findings[:MAX_FINDINGS], start=1):
+    shown = analysis.findings if explain else analysis.findings[:MAX_FINDINGS]
+    for number, finding in enumerate(shown, start=1):
         yield from finding_lines(number, finding)
-    more = len(analysis.findings) - MAX_FINDINGS
+        if explain:
+            yield from evidence_lines(analysis, finding)
+    more = len(analysis.findings) - len(shown)
     if more > 0:
-        yield Text(f"and {plural(more, 'further finding')}: see --json or the report.")
+        yield Text(f"and {plural(more, 'further finding')}: see --explain, --json or the report.")
 
 
 def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:
@@ -95,6 +99,14 @@ def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:
     yield Padding(Text(printable(claim)), (0, 0, 0, 3), expand=False)
     if finding.advice:
         yield Padding(Text(printable(f"Try: {finding.advice}")), (0, 0, 0, 3), expand=False)
+
+
+def evidence_lines(analysis: Analysis, finding: Finding) -> Iterator[RenderableType]:
+    """Yield the numbers behind one finding, how they were computed, and when to look on the timeline."""
+    for label, value in numbers(finding):
+        yield Padding(Text(printable(f"{label}: {value}")), (0, 0, 0, 6), expand=False)
+    if finding.rank is not None and (when := moment_text(analysis, finding)):
+        yield Padding(Text(printable(f"on the timeline: {when}")), (0, 0, 0, 6), expand=False)
 
 
 def load_title(analysis: Analysis) -> str:

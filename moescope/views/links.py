@@ -77,6 +77,18 @@ def moment(analysis: Analysis, finding: Finding) -> Target | None:
     return Target("timeline", finding.rank, None, longest.start_ns, longest.start_ns + longest.window_ns)
 
 
+def moment_text(analysis: Analysis, finding: Finding) -> str | None:
+    """That stretch in words, from the start of the step it begins in; None where there is none."""
+    target = moment(analysis, finding)
+    if target is None or target.start_ns is None or target.end_ns is None:
+        return None
+    start_ns, end_ns = target.start_ns, target.end_ns
+    step = max((s for s in analysis.steps if s.start_ns <= start_ns), key=lambda s: s.start_ns, default=None)
+    origin_ns, name = (step.start_ns, f"step {step.step}") if step else (start_ns, "the start")
+    whose = "" if target.rank is None else f", rank {target.rank}"
+    return f"{duration(start_ns - origin_ns)} to {duration(end_ns - origin_ns)} after {name} begins{whose}"
+
+
 def cost(finding: Finding) -> tuple[str, str] | None:
     """What a finding costs per step and as a share of it; None where it has no cost of its own."""
     if finding.cost_ns_per_step <= 0:

@@ -16,9 +16,11 @@ from rich.console import Console
 from moescope.cli import main
 from moescope.cli.failon import met_conditions
 from moescope.cli.tables import COLUMNS, grouped, mean_by_rank, ranks_to_show
+from moescope.cli.text import printable
 from moescope.cli.verdict import print_analysis
 from moescope.findings.codes import FINDING_CODES, SEVERITIES
 from moescope.views.json import EXTRA_SECTIONS, to_json
+from moescope.views.links import numbers
 from moescope.views.model import RankStep
 
 
@@ -57,6 +59,19 @@ def test_defaults(analysed):
     assert main(["analyze", "runs/x"]) == 0
     analysed[0][1].pop("progress")
     assert analysed[0][1] == {"hosts": None, "rank_regex": None, "workers": None, "cache": True, "baseline": None}
+
+
+def test_explain_prints_every_number_behind_every_finding(analysed, capsys):  # noqa: ARG001
+    assert main(["analyze", "runs/x"]) == 0
+    brief = " ".join(capsys.readouterr().out.split())
+    assert main(["analyze", "runs/x", "--explain"]) == 0
+    full = " ".join(capsys.readouterr().out.split())
+    for finding in example().findings:
+        for label, value in numbers(finding):
+            line = " ".join(printable(f"{label}: {value}").split())
+            assert line in full
+            assert line not in brief
+    assert "on the timeline: " in full
 
 
 def test_json_is_one_object_with_the_sections_asked_for(analysed, capsys):  # noqa: ARG001
