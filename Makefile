@@ -1,5 +1,6 @@
 # make demo   train on four local ranks with profiling, print the verdict, write the report, serve the dashboard
 # make test   every test            make lint   ruff            make types   mypy --strict
+# make test-hta   the tests that need HolisticTraceAnalysis, in an environment of its own
 # make docs   write every command's --help into its page
 #
 # Every target sets itself up: a virtual environment in .venv, with the versions of constraints.txt.
@@ -16,8 +17,10 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-dev
+HTA_VENV := .venv-hta
+HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: demo test lint types docs clean
+.PHONY: demo test test-hta lint types docs clean
 
 demo: $(STAMP)
 	$(BIN)/moescope train --ranks 4 --profile --out $(RUN) --force
@@ -30,6 +33,9 @@ endif
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
+test-hta: $(STAMP) $(HTA_STAMP)
+	MOESCOPE_HTA_PYTHON=$(HTA_VENV)/bin/python $(BIN)/python -m pytest tests/crosscheck
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,10 +47,16 @@ docs: $(STAMP)
 	MOESCOPE_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(HTA_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) --editable '.[dev]'
+	touch $@
+
+# Apart from the rest: it brings JupyterLab along.
+$(HTA_STAMP): constraints.txt
+	$(PYTHON) -m venv $(HTA_VENV)
+	$(HTA_VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) HolisticTraceAnalysis 'pandas<3'
 	touch $@

@@ -1,0 +1,1 @@
+"""Figures of other tools beside ours, and what explains each difference."""
