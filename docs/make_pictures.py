@@ -25,9 +25,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from waitress import create_server
 
 from moescope.report import write_report
-from moescope.trace import open_directory
-from moescope.views.build import analyze
-from moescope.views.timeline import Timeline
+from moescope.views.build import analyze, open_timeline
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1280, 900
@@ -80,11 +78,6 @@ def take(run: Path, report: Path, out: Path) -> None:
             timeline(browser, address, scheme, out / f"timeline{suffix}.png")
         browser.close()
     server.close()
-
-
-def open_timeline(path: Path, analysis: object) -> Timeline:
-    """The timeline of a folder."""
-    return Timeline(open_directory(path), analysis)  # type: ignore[arg-type]
 
 
 def open_page(browser: Browser, address: str, scheme: str) -> Page:

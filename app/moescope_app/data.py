@@ -12,6 +12,7 @@ from moescope.views.model import Analysis
 from moescope.views.panels import Panel, Table
 from moescope.views.panels_compare import COMPARE_PANELS
 from moescope.views.theme import theme_css
+from moescope.views.timeline.script import script, style
 from moescope_app.runs import Runs
 
 MOST_ROWS = 2000
@@ -23,6 +24,14 @@ def add_routes(server: Flask, runs: Runs) -> None:
     @server.get("/theme.css")
     def theme() -> Response:
         return Response(theme_css(), mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
+
+    @server.get("/timeline.css")
+    def timeline_style() -> Response:
+        return Response(style(), mimetype="text/css")
+
+    @server.get("/timeline.js")
+    def timeline_script() -> Response:
+        return Response(script(), mimetype="text/javascript")
 
     @server.get("/data/<slug>/<key>.json")
     def tables(slug: str, key: str) -> Response:

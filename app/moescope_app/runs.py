@@ -165,9 +165,9 @@ class Runs:
             run.watch.end()
 
     def _warm(self, slug: str) -> None:
-        """Read what the timeline's first tile needs, so that it opens at once."""
+        """Open the timeline ahead, so that its first tile comes at once."""
         try:
-            self.timeline(slug).warm()
+            self.timeline(slug)
         except (MoescopeError, OSError) as error:
             logging.getLogger(__name__).warning("the timeline of %s could not be read ahead: %s", slug, error)
 

@@ -19,10 +19,15 @@ INDEX = """<!doctype html>
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="/theme.css">
+<link rel="stylesheet" href="/timeline.css">
 <script src="/assets/theme.js"></script>
 {%css%}
 </head>
 <body>
+<div id="timeline-early"></div>
+<script src="/timeline.js"></script>
+<script src="/assets/timeline_data.js"></script>
+<script src="/assets/timeline_start.js"></script>
 {%app_entry%}
 <footer>
 {%config%}

@@ -12,7 +12,6 @@ from flask import Flask, Response, request
 
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.timeline import MOST_BUCKETS, MOST_SHIFT, RowAddress
-from moescope_app.data import analysed
 from moescope_app.runs import Runs
 
 MOST_STRIPS, MOST_ROWS, MOST_WORD = 256, 1024, 200
@@ -20,22 +19,42 @@ _NUMBER = re.compile(r"-?\d{1,18}")
 _ROW = re.compile(r"(\d{1,9}):([0-9.\-]{1,80}):(\d{1,6})")
 
 
+class NotYetError(Exception):
+    """The run is known but not analysed."""
+
+
 class BadRequestError(Exception):
     """A parameter that is missing, unknown or out of range."""
+
+
+Answer = Callable[..., Response]
+Route = Callable[..., Callable[[Answer], None]]
+Open = Callable[[str], Timeline]
 
 
 def add_timeline_routes(server: Flask, runs: Runs) -> None:
     """Register the routes."""
 
     def timeline(slug: str) -> Timeline:
-        analysed(runs, slug)
+        run = runs.get(slug)
+        if run is None:
+            raise KeyError(slug)
+        if run.analysis is None:
+            raise NotYetError
         return runs.timeline(slug)
 
-    def route(path: str, *fields: str) -> Callable[[Callable[..., Response]], None]:
-        def register(answer: Callable[..., Response]) -> None:
+    def route(path: str, *fields: str) -> Callable[[Answer], None]:
+        def register(answer: Answer) -> None:
             server.get(f"/timeline/<slug>/{path}", endpoint=answer.__name__)(_guarded(answer, fields))
 
         return register
+
+    _add_drawing(route, timeline)
+    _add_questions(route, timeline)
+
+
+def _add_drawing(route: Route, timeline: Open) -> None:
+    """What a canvas draws."""
 
     @route("meta.json")
     def timeline_meta(slug: str) -> Response:
@@ -52,6 +71,18 @@ def add_timeline_routes(server: Flask, runs: Runs) -> None:
         ranks, addresses = [_whole(text) for text in strips], [_address(text) for text in rows]
         tile = timeline(slug).tile(first, count, _integer("shift", 0, MOST_SHIFT), ranks, addresses)
         return Response(tile, mimetype="application/octet-stream")
+
+    @route("links.json", "low", "high", "least")
+    def timeline_links(slug: str) -> Response:
+        return _json(timeline(slug).links(_integer("low"), _integer("high"), _integer("least", 0)))
+
+    @route("microbatches.json")
+    def timeline_microbatches(slug: str) -> Response:
+        return _json(timeline(slug).microbatches())
+
+
+def _add_questions(route: Route, timeline: Open) -> None:
+    """What a reader asks of it."""
 
     @route("range.json", "low", "high")
     def timeline_range(slug: str) -> Response:
@@ -84,6 +115,8 @@ def _guarded(answer: Callable[..., Response], fields: tuple[str, ...]) -> Callab
             return answer(**path)
         except BadRequestError as error:
             return _error(400, "bad-parameter", str(error))
+        except NotYetError:
+            return _error(202, "not-analysed", "the analysis of this folder has not finished")
         except KeyError as error:
             return _error(404, "not-found", f"there is no {error.args[0]!r} here")
 

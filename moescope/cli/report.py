@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,7 +21,10 @@ MEGABYTE = 1_000_000
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--redact/--no-redact", default=True, help="Take out host names and folders. [default: on]")
-@click.option("--max-mb", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Cut tables to fit.")
+@click.option(
+    "--budget", "budget_mb", metavar="MB", type=click.FloatRange(min=0.2), default=5.0, show_default=True,
+    help="Size of the file; tables and the timeline are cut to fit.",
+)  # fmt: skip
 @json_option
 @reading_options
 def command(
@@ -29,14 +33,14 @@ def command(
     out: Path | None,
     force: bool,
     redact: bool,
-    max_mb: float,
+    budget_mb: float,
     as_json: bool,
     hosts: HostGroups | None,
     rank_regex: str | None,
     workers: int | None,
     cache: bool,
 ) -> int:
-    """Write one HTML file with the verdict, the parts of every rank's step, waits, load, memory, clocks and inputs.
+    """Write one HTML file with the verdict, the timeline, the parts of every rank's step, waits, load, memory and more.
 
     The file asks the network for nothing, prints, follows the reader's dark or light setting, and is the same, byte
     for byte, for the same input. DIR is a run or any folder of Kineto traces.
@@ -46,18 +50,34 @@ def command(
     from moescope.cli.progress import progress
     from moescope.cli.text import printable
     from moescope.report import refuse_existing, write_report
-    from moescope.views.build import analyze
+    from moescope.views.build import analyze, open_timeline
+    from moescope.views.model import Analysis
+    from moescope.views.timeline import Timeline
 
     target = out or Path(f"{path.resolve().name or 'moescope'}-report.html")
     refuse_existing(target, force=force)
     with progress("Analysing") as show:
         analysis = analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
-    size = write_report(analysis, target, force=force, hide_names=redact, budget_bytes=int(max_mb * MEGABYTE))
+
+    def timeline(shown: Analysis, rename: Callable[[str], str]) -> Timeline:
+        return open_timeline(path, shown, hosts=hosts, rank_regex=rank_regex, workers=workers, rename=rename)
+
+    done = write_report(
+        analysis,
+        target,
+        force=force,
+        hide_names=redact,
+        budget_bytes=int(budget_mb * MEGABYTE),
+        open_timeline=timeline,
+    )
     if as_json:
-        click.echo(json.dumps({"schema": "moescope.report/1", "ok": True, "file": str(target), "size_bytes": size}))
+        about = {"file": str(target), "size_bytes": done.size_bytes, "cuts": done.cuts}
+        click.echo(json.dumps({"schema": "moescope.report/1", "ok": True, **about}))
     else:
-        click.echo(printable(f"Wrote {target} ({size / MEGABYTE:.2f} MB)."))
-        if size > max_mb * MEGABYTE:
-            click.echo(f"It is larger than {max_mb:g} MB: the charts alone take that much.", err=True)
+        click.echo(printable(f"Wrote {target} ({done.size_bytes / MEGABYTE:.2f} MB)."))
+        for one in done.cuts:
+            click.echo(printable(f"Cut to fit {budget_mb:g} MB: {one}"), err=True)
+        if done.size_bytes > budget_mb * MEGABYTE:
+            click.echo(f"It is larger than {budget_mb:g} MB: the charts alone take that much.", err=True)
         click.echo(printable(f"Next: moescope serve {shlex.quote(str(path))}    the same numbers with the timeline"))
     return ExitCode.DONE

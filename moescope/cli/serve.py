@@ -41,16 +41,15 @@ def command(
     from moescope_app.serving import serve
 
     from moescope.cli.text import printable
-    from moescope.trace import open_directory
-    from moescope.views.build import Progress, analyze
+    from moescope.views import build
     from moescope.views.model import Analysis
     from moescope.views.timeline import Timeline
 
-    def analyse(path: Path, show: Progress) -> Analysis:
-        return analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+    def analyse(path: Path, show: build.Progress) -> Analysis:
+        return build.analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
 
     def open_timeline(path: Path, analysis: Analysis) -> Timeline:
-        return Timeline(open_directory(path, rank_regex=rank_regex, workers=workers), analysis)
+        return build.open_timeline(path, analysis, hosts=hosts, rank_regex=rank_regex, workers=workers)
 
     def announce(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))

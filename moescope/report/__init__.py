@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from moescope.errors import MoescopeError
 from moescope.report.page import DEFAULT_BUDGET_BYTES, render
-from moescope.report.redact import redact
+from moescope.report.redact import hider, redact
 from moescope.views.model import Analysis
+from moescope.views.timeline import Timeline
 
-__all__ = ["DEFAULT_BUDGET_BYTES", "redact", "refuse_existing", "render", "write_report"]
+__all__ = ["DEFAULT_BUDGET_BYTES", "Written", "redact", "refuse_existing", "render", "write_report"]
+
+OpenTimeline = Callable[[Analysis, Callable[[str], str]], Timeline]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of writing a report."""
+
+    size_bytes: int
+    cuts: tuple[str, ...]
+    """What was left out to keep to the budget, in words."""
 
 
 def write_report(
@@ -21,16 +35,22 @@ def write_report(
     force: bool = False,
     hide_names: bool = True,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
-) -> int:
-    """Write the report to ``path`` and return its size in bytes.
+    open_timeline: OpenTimeline | None = None,
+) -> Written:
+    """Write the report to ``path``; return its size and what was cut from it.
 
     An existing file is replaced only with ``force``; the file appears whole or not at all. Host names and directories
-    are taken out unless ``hide_names`` is false.
+    are taken out unless ``hide_names`` is false, of the timeline too. ``open_timeline`` is given the analysis as it is
+    shown and what to do to names.
     """
     refuse_existing(path, force=force)
-    page = render(redact(analysis) if hide_names else analysis, budget_bytes=budget_bytes).encode()
-    write_whole(path, page)
-    return len(page)
+    hide = hider(analysis) if hide_names else str
+    shown = redact(analysis) if hide_names else analysis
+    timeline = open_timeline(shown, hide) if open_timeline is not None else None
+    page = render(shown, budget_bytes=budget_bytes, timeline=timeline)
+    content = page.text.encode()
+    write_whole(path, content)
+    return Written(len(content), page.cuts)
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -14,14 +14,22 @@ from markupsafe import Markup
 import moescope
 from moescope.findings.model import Finding
 from moescope.report.sections import Limits, Picture, cut, sections
+from moescope.report.timeline import embed_timeline
 from moescope.views import palette
-from moescope.views.links import cost, numbers
+from moescope.views.links import Target, cost, moment, numbers
 from moescope.views.model import Analysis
 from moescope.views.panels_step import headline
 from moescope.views.theme import theme_css
+from moescope.views.timeline import Timeline
+from moescope.views.timeline.script import script as timeline_script
+from moescope.views.timeline.script import style as timeline_style
 
 DEFAULT_BUDGET_BYTES = 5_000_000
 MOST_FINDINGS = 5
+TABLES_SHARE = 0.5
+"""Of the budget, for everything but the timeline's data."""
+RESERVE_BYTES = 3_000
+"""For the sentences that say what was cut."""
 _STEPS = (Limits(1000, 300), Limits(300, 130), Limits(100, 66), Limits(30, 34), Limits(10, 12, values=False))
 _ANCHORS = {
     "load-imbalance": "ranks",
@@ -53,20 +61,43 @@ class Line:
     share: str
     anchor: str
     evidence: tuple[tuple[str, str], ...]
+    moment: str
+    """Where the timeline shows it: ``start-end`` in ns, empty where nothing does."""
 
 
-def render(analysis: Analysis, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> str:
-    """The page; tables are cut, and the page says which, until it fits ``budget_bytes`` or nothing is left to cut."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page, and what is not in it."""
+
+    text: str
+    cuts: tuple[str, ...]
+
+
+def render(analysis: Analysis, *, budget_bytes: int = DEFAULT_BUDGET_BYTES, timeline: Timeline | None = None) -> Page:
+    """The page within ``budget_bytes``: tables are cut until they leave room, the timeline gets what remains.
+
+    The page says what was cut. It is larger only where nothing is left to cut.
+    """
     whole = sections(analysis)
     values = {part.panel.key: _values(part.pictures) for part in whole if any(p.matrix for p in part.pictures)}
-    template, fixed, page = _template(), _fixed(analysis), ""
+    template, fixed, text = _template(), _fixed(analysis, timeline is not None), ""
+    room = int(budget_bytes * TABLES_SHARE) if timeline is not None else budget_bytes
     for limits in _STEPS:
         parts = [cut(section, limits) for section in whole]
         data = embed(values if limits.values else {})
-        page = template.render(fixed, sections=parts, cuts=[text for part in parts for text in part.cuts], data=data)
-        if len(page.encode()) <= budget_bytes:
+        cuts = [part_cut for part in parts for part_cut in part.cuts]
+        shown = {"sections": parts, "cuts": cuts, "data": data}
+        text = template.render(fixed, **shown, timeline=None, timeline_cuts=[])
+        if len(text.encode()) <= room:
             break
-    return page
+    if timeline is None:
+        return Page(text, tuple(cuts))
+    ranks = [line.finding.rank for line in _lines(analysis) if line.finding.rank is not None]
+    embedded = embed_timeline(timeline, budget_bytes - len(text.encode()) - RESERVE_BYTES, ranks)
+    left_out = list(embedded.cuts) if embedded else ["the whole timeline is left out."]
+    data = embed(embedded.parts) if embedded else None
+    text = template.render(fixed, **shown, timeline=data, timeline_cuts=left_out)
+    return Page(text, (*cuts, *(f"Timeline: {one}" for one in left_out)))
 
 
 def _template() -> Template:
@@ -80,10 +111,11 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def _fixed(analysis: Analysis) -> dict[str, object]:
+def _fixed(analysis: Analysis, has_timeline: bool) -> dict[str, object]:
     """What the template needs however much is cut."""
-    style = Markup(theme_css() + _asset("report.css"))
-    head, body = Markup(_asset("theme.js")), Markup(_asset("report.js"))
+    style = Markup(theme_css() + _asset("report.css") + (timeline_style() if has_timeline else ""))
+    canvas = timeline_script() + _asset("timeline_embedded.js") if has_timeline else ""
+    head, body = Markup(_asset("theme.js")), Markup(_asset("report.js") + canvas)
     return {
         "analysis": analysis,
         "version": moescope.__version__,
@@ -92,7 +124,7 @@ def _fixed(analysis: Analysis) -> dict[str, object]:
         "body_script": body,
         "csp": _policy(style, [head, body]),
         "facts": headline(analysis),
-        "lines": [_line(finding) for finding in analysis.findings],
+        "lines": _lines(analysis),
         "most": MOST_FINDINGS,
         "hatches": [group for group in palette.GROUPS if group.hatched],
     }
@@ -112,11 +144,16 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _line(finding: Finding) -> Line:
+def _lines(analysis: Analysis) -> list[Line]:
+    return [_line(finding, moment(analysis, finding)) for finding in analysis.findings]
+
+
+def _line(finding: Finding, when: Target | None) -> Line:
     page = finding.evidence.get("page")
     anchor = _ANCHORS.get(finding.code) or _PAGES.get(str(page), "parts")
     known = cost(finding)
-    return Line(finding, *(known or ("", "")), anchor, tuple(numbers(finding)))
+    range_ns = f"{when.start_ns}-{when.end_ns}" if when is not None and when.start_ns is not None else ""
+    return Line(finding, *(known or ("", "")), anchor, tuple(numbers(finding)), range_ns)
 
 
 def _values(pictures: tuple[Picture, ...]) -> dict[str, object] | None:

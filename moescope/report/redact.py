@@ -15,8 +15,13 @@ _DIRECTORIES = re.compile(r"(?:(?<=^)|(?<=[\s\"'=(:,\[]))(?:~|\.{1,2}|[A-Za-z]:)
 
 def redact(analysis: Analysis) -> Analysis:
     """``analysis`` with hosts as ``host-1``, ``host-2``, … and no directories of paths, in every text it holds."""
-    hide = _hider(_hosts(analysis))
+    hide = hider(analysis)
     return dataclasses.replace(map_texts(analysis, hide), path=_last(analysis.path, hide))
+
+
+def hider(analysis: Analysis) -> Callable[[str], str]:
+    """What :func:`redact` does to one text."""
+    return _hider(_hosts(analysis))
 
 
 def _last(path: str, hide: Callable[[str], str]) -> str:

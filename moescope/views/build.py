@@ -9,8 +9,10 @@ from pathlib import Path
 from moescope.align import Alignment, align_ranks
 from moescope.align.baseline import Baseline, read_baseline
 from moescope.align.groups import with_members
+from moescope.align.links import data_sheet
 from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
 from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry
+from moescope.attribution.timeline import Timeline as Pieces
 from moescope.errors import DataMissingError
 from moescope.findings import findings
 from moescope.telemetry import Telemetry, open_telemetry
@@ -24,6 +26,8 @@ from moescope.views.assemble_gemm import find_gemms, gemm_view
 from moescope.views.assemble_load import load_view
 from moescope.views.gather import finding_inputs, missing
 from moescope.views.model import Analysis
+from moescope.views.timeline import Timeline
+from moescope.views.timeline.strip_file import beginning_ns, load_strips, make_strips, save_strips
 
 Progress = Callable[[int, int, str], None]
 HostGroups = Sequence[Sequence[int]]
@@ -56,12 +60,40 @@ def analyze(
     if stored is not None and (known := results.load(stored)) is not None:
         return replace(known, path=str(root))
     directory = open_directory(root, rank_regex=rank_regex, workers=workers, progress=progress)
-    analysis = analyze_directory(
+    analysis, pieces = _analyze(
         directory, open_telemetry(root), hosts=hosts, workers=workers, baseline=measured, progress=progress
     )
     if stored is not None:
+        save_strips(results.strips_path(stored), make_strips(pieces, beginning_ns(analysis)))
         results.save(stored, analysis)
     return analysis
+
+
+def open_timeline(
+    path: str | Path,
+    analysis: Analysis,
+    *,
+    hosts: HostGroups | None = None,
+    rank_regex: str | None = None,
+    workers: int | None = None,
+    baseline: str | Path | None = None,
+    rename: Callable[[str], str] | None = None,
+) -> Timeline:
+    """Open the timeline of an analysed folder; the options are those of :func:`analyze`, which keeps what it needs.
+
+    Where nothing was kept, the folder is analysed once more. ``rename`` changes the names of slices in tiles.
+    """
+    root = Path(path)
+    measured = read_baseline(Path(baseline)) if baseline is not None else None
+    strips = load_strips(results.strips_path(results.result_path(root, (hosts, rank_regex, measured))))
+
+    def directory() -> TraceDirectory:
+        return open_directory(root, rank_regex=rank_regex, workers=workers)
+
+    if strips is None:
+        _, pieces = _analyze(directory(), open_telemetry(root), hosts=hosts, workers=workers, baseline=measured)
+        strips = make_strips(pieces, beginning_ns(analysis))
+    return Timeline(analysis, strips, directory, rename)
 
 
 def analyze_directory(
@@ -74,24 +106,38 @@ def analyze_directory(
     progress: Progress | None = None,
 ) -> Analysis:
     """The same for a directory that is already open."""
+    return _analyze(directory, telemetry, hosts=hosts, workers=workers, baseline=baseline, progress=progress)[0]
+
+
+def _analyze(
+    directory: TraceDirectory,
+    telemetry: Telemetry | None,
+    *,
+    hosts: HostGroups | None,
+    workers: int | None,
+    baseline: Baseline | None,
+    progress: Progress | None = None,
+) -> tuple[Analysis, Mapping[int, Pieces]]:
+    """The analysis, and the pieces of every rank's time that its parts are sums of."""
     profiles = _profiles(directory.ranks, workers, progress)
     host_of_rank = _hosts(directory.ranks, hosts)
     world = _world(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
     clock = telemetry.clock if telemetry is not None else None
-    alignment = align_ranks(members, host_of_rank, clock, baseline.transfers if baseline is not None else None)
+    known = baseline.transfers if baseline is not None else None
+    alignment = align_ranks(members, host_of_rank, clock, known, _link_rates(directory.ranks))
     attribution = attribute(profiles, alignment)
-    counts = _counts(telemetry, alignment)
-    return _assemble(
+    analysis = _assemble(
         directory,
         telemetry,
         profiles,
         host_of_rank=host_of_rank,
         alignment=alignment,
         attribution=attribution,
-        counts=counts,
+        counts=_counts(telemetry, alignment),
         baseline=baseline,
     )
+    return analysis, attribution.timelines
 
 
 def _assemble(
@@ -176,6 +222,13 @@ def _hosts(traces: Sequence[RankTrace], hosts: HostGroups | None) -> dict[int, s
             code="hosts-unknown",
         )
     return {rank: given.get(rank, "other") for rank in present}
+
+
+def _link_rates(traces: Sequence[RankTrace]) -> dict[str, float]:
+    """Bytes per ns of links within a host by the devices' data sheet, by tier; empty where one is unknown."""
+    rates = [data_sheet(device) for device in {trace.device for trace in traces}]
+    known = [rate for rate in rates if rate is not None]
+    return {"within host": min(known)} if known and len(known) == len(rates) else {}
 
 
 def _world(traces: Sequence[RankTrace]) -> list[int]:

@@ -18,7 +18,7 @@ from moescope.trace import fingerprint
 from moescope.trace.store import store_folder
 from moescope.views.model import SCHEMA, Analysis
 
-FORMAT = 6
+FORMAT = 7
 """Raised when the stored form or the meaning of a number changes."""
 
 
@@ -39,6 +39,11 @@ def result_path(path: Path, options: object) -> Path:
     return folder / f"analysis-{digest.hexdigest()}.json"
 
 
+def strips_path(result: Path) -> Path:
+    """Where the timeline's strips for a result lie."""
+    return result.with_suffix(".strips")
+
+
 def load(file: Path) -> Analysis | None:
     """The stored result; None where there is none or it does not decode."""
     try:
@@ -57,6 +62,7 @@ def save(file: Path, analysis: Analysis) -> None:
         kept = sorted(file.parent.glob("analysis-*.json"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
         for old in kept[MOST_RESULTS:]:
             old.unlink(missing_ok=True)
+            strips_path(old).unlink(missing_ok=True)
     except OSError:
         with suppress(OSError):
             beside.unlink(missing_ok=True)

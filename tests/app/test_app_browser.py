@@ -20,9 +20,7 @@ from trace_fixture import write_trace
 from waitress import create_server
 
 from moescope.errors import InputUnreadableError
-from moescope.trace import open_directory
-from moescope.views.build import analyze
-from moescope.views.timeline import Timeline
+from moescope.views.build import analyze, open_timeline
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -45,10 +43,10 @@ def analyse(path: Path, show) -> object:
     return made.get(path.name) or analyze(path, progress=show)
 
 
-def open_timeline(path: Path, analysis) -> object:
+def timeline_of(path: Path, analysis) -> object:
     if not path.exists():
         raise InputUnreadableError(f"{path} is made up")
-    return Timeline(open_directory(path), analysis)
+    return open_timeline(path, analysis)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +64,7 @@ def address(traces: Path) -> Iterator[str]:
     for rank in range(2):
         write_trace(folder, rank)
     paths = [Path("/x/skewed"), Path("/x/hostile"), Path("/x/bare"), Path("/x/slow"), folder, growing, landing]
-    runs = Runs(paths, analyse, open_timeline)
+    runs = Runs(paths, analyse, timeline_of)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = create_server(create_app(runs, port=port, live_ms=300).server, sockets=[listener], threads=4)
@@ -228,7 +226,7 @@ def test_timeline_search_select_range_and_help(browser: Browser, address: str) -
         page.mouse.move(box["x"] + 700, box["y"] + 80)
         page.mouse.up()
         page.locator(".timeline-answers table.range").wait_for()
-        assert page.locator(".timeline-answers tbody tr").count() == 2
+        assert page.locator(".timeline-answers tbody tr").count() == 3
         page.keyboard.press("Escape")
         assert not page.locator(".timeline-answers").is_visible()
         page.keyboard.press("?")

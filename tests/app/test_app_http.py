@@ -38,10 +38,7 @@ class NoTimeline:
     """Stands for a timeline that nobody looks at."""
 
     def __init__(self, *_: object) -> None:
-        self.warmed = 0
-
-    def warm(self) -> None:
-        self.warmed += 1
+        pass
 
 
 def ready(*names: str, token: str | None = None) -> tuple[Runs, FlaskClient]:

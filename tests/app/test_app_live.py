@@ -132,10 +132,7 @@ class Going:
 
 class NoTimeline:
     def __init__(self, *_: object) -> None:
-        self.warmed = 0
-
-    def warm(self) -> None:
-        self.warmed += 1
+        pass
 
 
 def refresh(client: FlaskClient, shown: str | None, pathname: str = "/r/going/steps") -> dict | None:

@@ -11,9 +11,7 @@ from moescope_app.runs import Runs
 from moescope_app.server import create_app
 from trace_fixture import write_trace
 
-from moescope.trace import open_directory
-from moescope.views.build import analyze
-from moescope.views.timeline import Timeline
+from moescope.views.build import analyze, open_timeline
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -27,7 +25,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     runs = Runs(
         [folder],
         lambda path, show: analyze(path, progress=show),
-        lambda path, analysis: Timeline(open_directory(path), analysis),
+        open_timeline,
     )
     runs.ask(runs.first())
     deadline = time.monotonic() + 60
@@ -65,7 +63,7 @@ def test_slice_at_range_and_search(client: FlaskClient) -> None:
     key = get(client, "lanes/0.json")["lanes"][1]["key"]
     assert get(client, f"slice.json?row=0:{key}:0&position=0&step=1")["start"] == 130_000
     assert len(get(client, "at.json?rank=0&at=31000")["collective"]["members"]) == 2
-    assert get(client, "range.json?low=0&high=100000")["ranks"][0]["busy_ns"] == [20_000, 20_000, 0, 0]
+    assert get(client, "range.json?low=0&high=100000")["ranks"][0]["busy_ns"] == [20_000, 20_000, 51_000, 9_000]
     assert get(client, "search.json?q=gemm")["num_hits"] == 4
 
 

@@ -13,8 +13,8 @@ from moescope.report import write_report, write_whole
 
 def test_writes_whole_file_and_leaves_nothing_beside(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "report.html"
-    size = write_report(bare(), target)
-    assert target.stat().st_size == size
+    done = write_report(bare(), target)
+    assert target.stat().st_size == done.size_bytes
     assert [p.name for p in target.parent.iterdir()] == ["report.html"]
 
 

@@ -54,18 +54,18 @@ class Page(HTMLParser):
 
 
 def test_same_analysis_gives_same_bytes() -> None:
-    assert render(example()) == render(example())
+    assert render(example()).text == render(example()).text
 
 
 @pytest.mark.parametrize("analysis", [example(), example(hostile=False), bare(), example(1, 1, 1)])
 def test_page_nests_and_every_link_has_its_target(analysis) -> None:
-    page = Page(render(analysis))
+    page = Page(render(analysis).text)
     assert len(page.ids) == len(set(page.ids))
     assert set(page.links) <= set(page.ids)
 
 
 def test_hostile_names_stay_text() -> None:
-    text = render(example())
+    text = render(example()).text
     page = Page(text)
     assert page.tags.count("script") == 4 - 1  # theme, data, behaviour
     assert "img" not in page.tags
@@ -75,14 +75,14 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_no_inline_style_and_nothing_from_the_network() -> None:
-    page = Page(render(example(hostile=False)))
+    page = Page(render(example(hostile=False)).text)
     assert "style" not in [name for name, _ in page.attributes]
     outside = [v for name, v in page.attributes if name in ("src", "href") and v and not v.startswith(("#", "data:,"))]
     assert outside == []
 
 
 def test_policy_allows_exactly_the_scripts_and_style_of_the_page() -> None:
-    text = render(example())
+    text = render(example()).text
     page = Page(text)
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1])
     assert policy.startswith("default-src 'none'")
@@ -106,7 +106,7 @@ def test_embedded_json_cannot_close_its_element() -> None:
 def test_verdict_shows_five_findings_and_folds_the_rest() -> None:
     analysis = example(hostile=False)
     many = tuple(dataclasses.replace(analysis.findings[0], claim=f"Claim number {i}.", rank=i) for i in range(7))
-    text = render(dataclasses.replace(analysis, findings=many))
+    text = render(dataclasses.replace(analysis, findings=many)).text
     folded = text.index("2 more</summary>")
     assert text.index("Claim number 4.") < folded < text.index("Claim number 5.")
 
@@ -114,24 +114,24 @@ def test_verdict_shows_five_findings_and_folds_the_rest() -> None:
 def test_finding_without_cost_shows_none() -> None:
     analysis = example(hostile=False)
     good = Finding("balanced", "good", None, None, 0, 0.0, "Ranks are balanced.", "", "high", "measured", {})
-    text = render(dataclasses.replace(analysis, findings=(good,)))
+    text = render(dataclasses.replace(analysis, findings=(good,))).text
     card = text[text.index('class="finding good"') : text.index("</article>")]
     assert "of the step" not in card
     assert "no cost of its own" in card
 
 
 def test_controls_and_simulation_are_announced() -> None:
-    text = render(example(hostile=False))
+    text = render(example(hostile=False)).text
     assert "Diagnostic controls were on" in text
     assert "router-bias: +2.0 on the experts of rank 2" in text
     assert "written by a simulator" in text
-    plain = render(bare())
+    plain = render(bare()).text
     assert "Diagnostic controls" not in plain
     assert "written by a simulator" not in plain
 
 
 def test_every_empty_section_says_what_is_missing_and_how_to_record_it() -> None:
-    text = render(bare())
+    text = render(bare()).text
     for hint in ("profile_memory=True", "observe(model, out=RUN)", "record_shapes=True", "obs.step()"):
         assert hint in text
     empty = [s for s in sections(bare()) if s.panel.empty]
@@ -148,29 +148,29 @@ def test_every_chart_has_a_table_and_a_reading() -> None:
 
 def test_large_run_is_cut_to_the_budget_and_says_so() -> None:
     analysis = example(64, 2, 24, hostile=False)
-    whole = render(analysis)
+    whole = render(analysis).text
     budget = len(whole.encode()) * 2 // 3
-    cut = render(analysis, budget_bytes=budget)
+    cut = render(analysis, budget_bytes=budget).text
     assert len(cut.encode()) <= budget
     assert "Cut to keep this file small" in cut
-    assert "Cut to keep this file small" not in render(example(hostile=False))
+    assert "Cut to keep this file small" not in render(example(hostile=False)).text
 
 
 def test_what_cannot_be_cut_further_is_still_written() -> None:
-    cut = render(example(64, 2, 24, hostile=False), budget_bytes=1000)
+    cut = render(example(64, 2, 24, hostile=False), budget_bytes=1000).text
     assert "the numbers of the heat map" in cut
     assert "Rank 2 holds the hot experts" in cut
 
 
 def test_redaction_removes_hosts_and_folders_everywhere() -> None:
     analysis = example(hostile=False)
-    text = render(redact(analysis))
+    text = render(redact(analysis)).text
     for secret in ("node-a", "node-b", "alice", "/home"):
         assert secret not in text
     assert "host-1" in text
     assert "host-2" in text
     assert "traces/rank0.json.gz" in text
-    assert "/home/alice/runs/skewed" in render(analysis)
+    assert "/home/alice/runs/skewed" in render(analysis).text
 
 
 @pytest.mark.parametrize(

@@ -60,4 +60,4 @@ def test_sections_are_drawn_or_say_what_is_missing() -> None:
         assert len(found[key].pictures) == 1
     found = {section.panel.key: section for section in sections(bare())}
     assert found["rates"].panel.empty is not None
-    assert "The traces record no shapes of matrix products" in render(bare())
+    assert "The traces record no shapes of matrix products" in render(bare()).text

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from trace_fixture import write_trace
 
-from moescope.trace import open_directory
-from moescope.views.build import analyze
+from moescope.views.build import analyze, open_timeline
 from moescope.views.model import Clock
+from moescope.views.palette import grouped
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.colours import SLICE_GROUPS
 from moescope.views.timeline.lanes import on_common_clock
@@ -20,11 +21,16 @@ STEP_NS = 100_000
 
 
 @pytest.fixture(scope="module")
-def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
-    folder = tmp_path_factory.mktemp("traces")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("traces")
     for rank in range(2):
-        write_trace(folder, rank)
-    return Timeline(open_directory(folder), analyze(folder))
+        write_trace(made, rank)
+    return made
+
+
+@pytest.fixture(scope="module")
+def timeline(folder: Path) -> Timeline:
+    return open_timeline(folder, analyze(folder))
 
 
 def decode(tile: bytes) -> tuple[dict, list[np.ndarray]]:
@@ -40,7 +46,7 @@ def decode(tile: bytes) -> tuple[dict, list[np.ndarray]]:
         offset += -(-array.nbytes // 8) * 8
         return array
 
-    strips = [take("<u1", len(CLASSES) * head["count"]) for _ in head["strips"]]
+    strips = [take("<u1", head["classes"] * head["count"]) for _ in head["strips"]]
     for row in head["rows"]:
         longs = [take(kind, row["longs"]) for kind in ("<f8", "<f8", "<u4", "<u4", "<u1")]
         shorts = [take(kind, row["shorts"]) for kind in ("<f8", "<u4", "<u4", "<u4", "<u4", "<u1")]
@@ -84,10 +90,30 @@ def test_tile_holds_the_slices_of_the_trace(timeline: Timeline) -> None:
 
 def test_range_breaks_down_exactly(timeline: Timeline) -> None:
     body = timeline.range(0, STEP_NS)
-    assert body["ranks"] == [
-        {"rank": 0, "busy_ns": (20_000, 20_000, 0, 0)},
-        {"rank": 1, "busy_ns": (20_000, 20_000, 0, 0)},
-    ]
+    for rank in body["ranks"]:
+        spent = dict(zip(body["classes"], rank["busy_ns"], strict=True))
+        assert spent["other-compute"] == 20_000
+        assert spent["a2a-transfer"] == 20_000
+        assert sum(spent.values()) == STEP_NS
+
+
+def test_strips_add_up_to_the_parts_of_every_step(timeline: Timeline, folder: Path) -> None:
+    analysis = analyze(folder)
+    for row in analysis.ranks:
+        low = row.start_ns - timeline.base_ns
+        assert {key: ns for key, ns in grouped(row.parts_ns).items() if ns} == {
+            key: ns
+            for key, ns in zip(CLASSES, timeline.strip(row.rank).busy(low, low + row.window_ns), strict=True)
+            if ns
+        }
+
+
+def test_a_timeline_opens_without_what_was_kept(timeline: Timeline, folder: Path) -> None:
+    analysis = analyze(folder)
+    for kept in (folder / ".moescope").rglob("*.strips"):
+        kept.unlink()
+    again = open_timeline(folder, analysis)
+    assert again.tile(-5, 300, 9, [0, 1], []) == timeline.tile(-5, 300, 9, [0, 1], [])
 
 
 def test_slice_tells_everything_recorded(timeline: Timeline) -> None:

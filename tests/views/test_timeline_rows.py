@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moescope.views.timeline import rows as rows_module
+from moescope.views.timeline import strips as strips_module
 from moescope.views.timeline.rows import Row, depths
-from moescope.views.timeline.strips import CLASSES, COMPUTE, COPY, TRANSFER, WAIT, make_strip
+from moescope.views.timeline.strip_file import load_strips, make_strips, pack, unpack
+from moescope.views.timeline.strips import CLASSES, Strip, make_strip
 
 GAPS = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 300)), min_size=0, max_size=60)
-INTERVALS = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), min_size=1, max_size=25)
+PARTS = ("compute.expert_gemm", "comm.all_to_all.transfer", "comm.all_to_all.wait_removable", "idle.gap")
 
 
 def row_of(gaps: list[tuple[int, int]]) -> Row:
@@ -85,55 +92,80 @@ def test_nested_slices_lie_at_their_depth() -> None:
     assert depths(start, end).tolist() == [0, 1, 2, 3, 1, 0]
 
 
-def brute(intervals, waits, at: int) -> int:
-    """The class at one nanosecond."""
-    kinds = {kind for (a, d), kind in intervals if a <= at < a + d}
-    if COMPUTE in kinds:
-        return COMPUTE
-    if TRANSFER in kinds:
-        return WAIT if any(a <= at < a + d for a, d in waits) else TRANSFER
-    return COPY if COPY in kinds else -1
+PIECES = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 300), st.integers(0, 3)), max_size=60)
 
 
-@given(
-    st.lists(
-        st.tuples(st.tuples(st.integers(0, 120), st.integers(1, 40)), st.sampled_from([COMPUTE, TRANSFER, COPY])),
-        min_size=1,
-        max_size=12,
-    ),
-    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 40)), max_size=5),
-    st.integers(-10, 170),
-    st.integers(0, 180),
-)
-def test_busy_time_is_exact(intervals, waits, low: int, length: int) -> None:
-    start = np.array([a for (a, _), _ in intervals], dtype=np.int64)
-    end = start + np.array([d for (_, d), _ in intervals], dtype=np.int64)
-    kind = np.array([k for _, k in intervals], dtype=np.int64)
-    wait = np.array(waits, dtype=np.int64).reshape(-1, 2)
-    strip = make_strip(start, end, kind, (wait[:, 0], wait[:, 0] + wait[:, 1]))
-    expected = [0] * len(CLASSES)
-    for at in range(low, low + length):
-        index = brute(intervals, waits, at)
-        if index >= 0:
-            expected[index] += 1
-    assert list(strip.busy(low, low + length)) == expected
+def strip_of(pieces: list[tuple[int, int, int]]) -> tuple[Strip, list[int]]:
+    """Pieces one after another: (gap before, duration, class); and the class of every nanosecond, -1 for none."""
+    start, end, kind, at, moments = [], [], [], 0, []
+    for gap, duration, what in pieces:
+        start.append(at + gap)
+        at = at + gap + duration
+        end.append(at)
+        kind.append(what)
+        moments += [-1] * gap + [what] * duration
+    arrays = np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), np.array(kind, dtype=np.uint8)
+    return make_strip(*arrays), moments
 
 
-@given(INTERVALS, st.integers(0, 6))
-def test_shares_show_whatever_is_there(intervals, shift: int) -> None:
-    start = np.array([a for a, _ in intervals], dtype=np.int64)
-    end = start + np.array([d for _, d in intervals], dtype=np.int64)
-    strip = make_strip(start, end, np.zeros(len(start), dtype=np.int64), (start[:0], start[:0]))
-    count = (280 >> shift) + 1
-    shares = strip.shares(0, count, shift)
+def counted(moments: list[int], low: int, high: int) -> list[int]:
+    inside = moments[max(low, 0) : max(high, 0)]
+    return [inside.count(kind) for kind in range(len(CLASSES))]
+
+
+@given(PIECES, st.integers(-10, 170), st.integers(0, 9000))
+def test_busy_time_is_exact(pieces, low: int, length: int) -> None:
+    strip, moments = strip_of(pieces)
+    assert list(strip.busy(low, low + length)) == counted(moments, low, low + length)
+
+
+@given(PIECES, st.integers(-3, 60), st.integers(1, 60), st.integers(0, 9))
+def test_shares_are_exact_at_every_zoom(pieces, first: int, count: int, shift: int) -> None:
+    least = strips_module.LEAST_BUCKETS
+    strips_module.LEAST_BUCKETS = 2  # so that few pieces have several levels
+    try:
+        strip, moments = strip_of(pieces)
+    finally:
+        strips_module.LEAST_BUCKETS = least
+    shares = strip.shares(first, count, shift)
     for bucket in range(count):
-        busy = strip.busy(bucket << shift, (bucket + 1) << shift)[COMPUTE]
-        assert (shares[COMPUTE, bucket] > 0) == (busy > 0)
-        assert shares[COMPUTE, bucket] == pytest.approx(max(busy * 255 / (1 << shift), 1 if busy else 0), abs=0.51)
+        low = (first + bucket) << shift
+        for kind, busy in enumerate(counted(moments, low, low + (1 << shift))):
+            expected = max(round(busy * 255 / (1 << shift)), 1) if busy else 0
+            assert shares[kind, bucket] == pytest.approx(expected, abs=0.51)
 
 
-def test_a_rank_without_events_is_idle() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    strip = make_strip(none, none, none, (none, none))
-    assert strip.busy(0, 100) == (0, 0, 0, 0)
+def test_a_rank_without_pieces_is_blank() -> None:
+    strip, _ = strip_of([])
+    assert strip.busy(0, 100) == (0,) * len(CLASSES)
     assert not strip.shares(0, 10, 3).any()
+
+
+@given(st.lists(PIECES, min_size=1, max_size=3))
+def test_strips_survive_their_file(ranks) -> None:
+    frames = {
+        rank: pl.DataFrame(
+            [(7 + a, 7 + b, PARTS[kind]) for a, b, kind in runs_of(strip_of(pieces)[1])],
+            schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "part": pl.String},
+            orient="row",
+        )
+        for rank, pieces in enumerate(ranks)
+    }
+    made = make_strips({rank: SimpleNamespace(pieces=frame) for rank, frame in frames.items()}, 7)
+    again = unpack(pack(made))
+    assert (again.base_ns, again.used) == (7, made.used)
+    for rank, strip in made.of_rank.items():
+        assert again.of_rank[rank].busy(0, 10_000) == strip.busy(0, 10_000)
+        assert (again.of_rank[rank].shares(-1, 40, 4) == strip.shares(-1, 40, 4)).all()
+
+
+def runs_of(moments: list[int]) -> list[tuple[int, int, int]]:
+    """(start, end, class) of the stretches of one class."""
+    edges = [i for i in range(len(moments) + 1) if i in (0, len(moments)) or moments[i] != moments[i - 1]]
+    return [(a, b, moments[a]) for a, b in pairwise(edges) if moments and moments[a] >= 0]
+
+
+def test_a_foreign_file_holds_no_strips(tmp_path: Path) -> None:
+    (tmp_path / "x.strips").write_bytes(b"something else")
+    assert load_strips(tmp_path / "x.strips") is None
+    assert load_strips(tmp_path / "absent.strips") is None

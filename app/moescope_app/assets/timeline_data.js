@@ -1,9 +1,9 @@
 // Asks the server for tiles and answers; one tile request at a time, stale ones cancelled.
 ((root) => {
   class TimelineData {
-    constructor(run, onTile) {
+    constructor(run) {
       this.base = `/timeline/${encodeURIComponent(run)}`;
-      this.onTile = onTile;
+      this.onTile = () => {};
       this.tile = null;
       this.wanted = null;
       this.inFlight = null;
@@ -21,7 +21,7 @@
       const fields = { ...buckets, strips: strips.join(","), rows: rows.map((row) => `${row.rank}:${row.lane}:${row.row}`).join(";") };
       const answer = await fetch(`${this.base}/tile.bin?${new URLSearchParams(fields)}`, { signal });
       if (!answer.ok) throw new Error((await answer.json()).error.message);
-      return root.moescopeMath.decode(await answer.arrayBuffer(), this.numClasses);
+      return root.moescopeMath.decode(await answer.arrayBuffer());
     }
 
     // Make sure that a tile with `items` over `view` is there or on its way.

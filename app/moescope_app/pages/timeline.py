@@ -1,4 +1,4 @@
-"""The timeline: an element that ``assets/timeline_view.js`` turns into a canvas."""
+"""The timeline: an element that ``assets/timeline_start.js`` turns into a canvas."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from moescope_app.widgets import data
 
 def render(view: View) -> html.Div:
     """The page."""
-    return html.Div(html.Div(id="timeline", **data(run=view.slug)), className="timeline-page")
+    return html.Div(html.Div(id="timeline", className="timeline", **data(run=view.slug)), className="timeline-page")

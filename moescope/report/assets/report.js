@@ -11,6 +11,7 @@
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("moescope-theme", root.dataset.theme); } catch { /* a file opened from disk may have no storage */ }
+    document.dispatchEvent(new Event("moescope-theme"));
   });
 
   const hide = () => { tip.hidden = true; };

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from moescope.align.collectives import PART_OF_KIND, kind_of
 from moescope.attribution.labels import PART, Label, compute_labels
 from moescope.views.palette import GROUPS, group_of
 
@@ -25,7 +26,7 @@ _OF_CATEGORY = {
     "memset": "memory",
     "other": "idle-other",
 }
-_OF_KIND = {"communication": "a2a-transfer", "copy": "memory", "wait": "a2a-wait"}
+_OF_KIND = {"copy": "memory", "wait": "a2a-wait"}
 
 
 def slice_groups(events: pl.DataFrame) -> npt.NDArray[np.uint8]:
@@ -38,8 +39,17 @@ def slice_groups(events: pl.DataFrame) -> npt.NDArray[np.uint8]:
     by_name = {name: _INDEX[_compute_group(label)] for name, label in compute_labels(names).items()}
     compute = events["name"].cast(pl.String).replace_strict(by_name, return_dtype=pl.UInt8)
     known, kind = _mapped(events["category"], {**_OF_CATEGORY, **on_host}), _mapped(events["kind"], _OF_KIND)
+    exchange = {name: _INDEX[group_of(f"comm.{_part_of(name)}.transfer").key] for name in names}
+    communication = pl.when(events["kind"] == "communication").then(
+        events["name"].cast(pl.String).replace_strict(exchange, return_dtype=pl.UInt8)
+    )
     frame = pl.DataFrame({"compute": compute, "known": known, "kind": kind})
-    return frame.select(group=pl.coalesce("kind", "known", "compute"))["group"].to_numpy()
+    return frame.select(group=pl.coalesce(communication, "kind", "known", "compute"))["group"].to_numpy()
+
+
+def _part_of(name: str) -> str:
+    """The ``comm.*`` part that a kernel's or operation's name belongs to."""
+    return PART_OF_KIND.get(kind_of(name), "other")
 
 
 def _mapped(values: pl.Series, keys: Mapping[str, str]) -> pl.Series:

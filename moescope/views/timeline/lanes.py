@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,10 @@ from moescope.trace import RankTrace
 from moescope.views.model import Clock
 from moescope.views.timeline.colours import slice_groups
 from moescope.views.timeline.rows import IntArray, Row, depths
-from moescope.views.timeline.strips import COMPUTE, COPY, TRANSFER
 
 DEVICE = ("kernel", "copy", "memset")
 COLUMNS = ("index", "start_ns", "dur_ns", "category", "kind", "name", "pid", "tid", "device", "stream")
 WINDOW_SHIFT = 40
-_HOST_OPERATION = r"^(aten|mkldnn|quantized|torchvision|prims)::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,10 @@ class Lane:
 class Names:
     """All names of a timeline by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, rename: Callable[[str], str] | None = None) -> None:
+        """``rename`` changes what is shown, for example to take out paths."""
         self.texts: list[str] = []
+        self._rename = rename or str
         self._numbers: dict[str, int] = {}
 
     def numbers(self, names: pl.Series) -> npt.NDArray[np.int32]:
@@ -42,7 +42,7 @@ class Names:
         for name in names.unique().cast(pl.String).to_list():
             if name not in self._numbers:
                 self._numbers[name] = len(self.texts)
-                self.texts.append(name)
+                self.texts.append(self._rename(name))
         mapped = names.cast(pl.String).replace_strict(self._numbers, return_dtype=pl.Int32)
         return mapped.to_numpy()
 
@@ -54,20 +54,6 @@ def on_common_clock(local_ns: IntArray, clock: Clock | None, base_ns: int) -> In
     drift = np.rint(clock.drift_ppm * 1e-6 * (local_ns - clock.origin_ns)).astype(np.int64)
     common: IntArray = local_ns - (clock.offset_ns + base_ns) - drift
     return common
-
-
-def busy_intervals(trace: RankTrace, clock: Clock | None, base_ns: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Start, end and class (see ``strips``) of what a rank's device did; of its operations where it has none."""
-    events = trace.events(("start_ns", "dur_ns", "kind"), DEVICE)
-    if events.is_empty():
-        events = trace.events(("start_ns", "dur_ns", "kind", "name", "category"))
-        communication = pl.col("kind") == "communication"
-        operation = (pl.col("category") == "cpu_op") & pl.col("name").cast(pl.String).str.contains(_HOST_OPERATION)
-        events = events.filter(communication.fill_null(False) | operation)
-    of_kind = {"communication": TRANSFER, "wait": TRANSFER, "copy": COPY, "compute": COMPUTE}
-    kind = events["kind"].cast(pl.String).replace_strict(of_kind, default=COMPUTE, return_dtype=pl.Int64)
-    start, end = _common(events, clock, base_ns)
-    return start, end, kind.to_numpy()
 
 
 def _common(events: pl.DataFrame, clock: Clock | None, base_ns: int) -> tuple[IntArray, IntArray]:

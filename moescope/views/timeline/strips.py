@@ -1,4 +1,8 @@
-"""One rank in one line: what it was busy with at every moment, and exactly how long in any stretch of time."""
+"""One rank in one line: which part of its step every moment belongs to, and exactly how long in any stretch of time.
+
+The pieces are those of the attribution, so a strip adds up to the parts that every other page shows. Levels hold the
+time of each class in ever wider power-of-two buckets, so that a tile reads about as many cells as it has pixels.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moescope.attribution.sweep import partition
+from moescope.views.palette import GROUPS
 
 IntArray = npt.NDArray[np.int64]
 
-CLASSES = ("compute", "transfer", "wait", "copy")
-"""In priority order: compute hides communication, communication hides copies; the rest is idle."""
-COMPUTE, TRANSFER, WAIT, COPY = range(4)
+CLASSES: tuple[str, ...] = tuple(group.key for group in GROUPS)
+"""The palette's groups in stacking order; a class is an index into it."""
+ALL = tuple(range(len(CLASSES)))
+NOTHING = 255
+"""The class of time outside the profiled steps."""
+PIECES_PER_BUCKET = 4
+LEAST_BUCKETS = 256
+LEVEL_STEP = 2
+WIDEST_SHIFT = 31
+"""Buckets of a level are narrower than 2**32 ns, so their times fit into 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Time of each class in buckets of ``2**shift`` ns from 0 on; ``busy_ns``: uint32 [buckets, columns]."""
+
+    shift: int
+    busy_ns: npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,64 +41,108 @@ class Strip:
 
     edges_ns: IntArray
     """[m + 1]."""
-    class_of: IntArray
-    """[m]: index into CLASSES, -1 while idle."""
-    busy_ns: IntArray
-    """[len(CLASSES), m + 1]: time of each class before each edge."""
+    class_of: npt.NDArray[np.uint8]
+    """[m]: index into :data:`CLASSES`, or NOTHING."""
+    levels: tuple[Level, ...]
+    """From narrow to wide."""
+    columns: tuple[int, ...] = ALL
+    """The classes that the levels' columns stand for."""
 
-    def busy_before(self, at_ns: IntArray) -> IntArray:
-        """Time of each class before each moment; [len(CLASSES), n], exact."""
-        piece = np.searchsorted(self.edges_ns, at_ns, side="right") - 1
-        inside = np.clip(piece, 0, len(self.class_of) - 1)
-        clipped = np.clip(at_ns, self.edges_ns[0], self.edges_ns[-1])
-        extra = clipped - self.edges_ns[inside]
-        busy = self.busy_ns[:, inside]
-        for index in range(len(CLASSES)):
-            busy[index] += np.where(self.class_of[inside] == index, extra, 0)
-        return busy
+    @property
+    def used(self) -> list[int]:
+        """The classes that occur."""
+        return [int(kind) for kind in np.unique(self.class_of) if kind < len(CLASSES)]
 
     def busy(self, low_ns: int, high_ns: int) -> tuple[int, ...]:
-        """Time of each class in ``[low_ns, high_ns)``."""
-        before = self.busy_before(np.array([low_ns, high_ns], dtype=np.int64))
-        return tuple(int(value) for value in before[:, 1] - before[:, 0])
+        """Time of each class in ``[low_ns, high_ns)``, exact."""
+        first, last = self._touched(low_ns, high_ns)
+        length = np.diff(np.clip(self.edges_ns[first : last + 1], low_ns, high_ns))
+        spent = np.zeros(len(CLASSES), dtype=np.int64)
+        kinds = self.class_of[first:last]
+        inside = kinds < len(CLASSES)
+        np.add.at(spent, kinds[inside], length[inside])
+        return tuple(spent.tolist())
 
     def shares(self, first_bucket: int, num_buckets: int, shift: int) -> npt.NDArray[np.uint8]:
-        """Share of each bucket that each class takes, 0 to 255; at least 1 where there is anything; [classes, n]."""
-        at = (np.arange(num_buckets + 1, dtype=np.int64) + first_bucket) << shift
-        busy = np.diff(self.busy_before(at), axis=1)
-        shares = np.rint(busy * (255.0 / (1 << shift)))
-        return np.where(busy > 0, np.maximum(shares, 1), 0).astype(np.uint8)
+        """Share of each bucket that each class takes, 0 to 255; at least 1 where there is anything; [columns, n]."""
+        fitting = [level for level in self.levels if level.shift <= shift]
+        if fitting:
+            busy = _summed(fitting[-1], first_bucket, num_buckets, shift)
+        else:
+            busy = self._counted(first_bucket, num_buckets, shift)[:, self.columns]
+        shares = np.rint(busy.T * (255.0 / (1 << shift)))
+        return np.where(busy.T > 0, np.maximum(shares, 1), 0).astype(np.uint8)
+
+    def _touched(self, low_ns: int, high_ns: int) -> tuple[int, int]:
+        first = max(int(np.searchsorted(self.edges_ns, low_ns, side="right")) - 1, 0)
+        last = min(int(np.searchsorted(self.edges_ns, high_ns, side="left")), len(self.class_of))
+        return first, max(first, last)
+
+    def _counted(self, first_bucket: int, num_buckets: int, shift: int) -> IntArray:
+        """The same from the pieces; [n, classes]."""
+        low, high = first_bucket << shift, (first_bucket + num_buckets) << shift
+        first, last = self._touched(low, high)
+        edges = np.clip(self.edges_ns[first : last + 1], low, high)
+        return count_busy(edges, self.class_of[first:last], low, num_buckets, shift)
 
 
-def make_strip(start_ns: IntArray, end_ns: IntArray, class_of: IntArray, waits: tuple[IntArray, IntArray]) -> Strip:
-    """Partition a rank's time.
+NO_PIECES = Strip(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8), ())
+"""Of a rank without a profiled step."""
 
-    ``start_ns, end_ns, class_of``: [n] busy intervals, COMPUTE, TRANSFER or COPY; ``waits``: [k] starts and ends of
-    arrival waits, which turn transfer into waiting where they overlap it.
-    """
+
+def count_busy(edges_ns: IntArray, class_of: npt.NDArray[np.uint8], low_ns: int, num: int, shift: int) -> IntArray:
+    """Time of each class in ``num`` buckets from ``low_ns`` on; all edges lie within them; int64 [num, classes]."""
+    if len(class_of) == 0:
+        return np.zeros((num, len(CLASSES)), dtype=np.int64)
+    bounds = low_ns + (np.arange(1, num, dtype=np.int64) << shift)
+    cuts = np.sort(np.concatenate((edges_ns, np.clip(bounds, edges_ns[0], edges_ns[-1]))), kind="stable")
+    start, length = cuts[:-1], np.diff(cuts)
+    kept = length > 0
+    start, length = start[kept], length[kept]
+    kind = class_of[np.searchsorted(edges_ns, start, side="right") - 1].astype(np.int64)
+    inside = kind < len(CLASSES)
+    cell = ((start - low_ns) >> shift)[inside] * len(CLASSES) + kind[inside]
+    busy = np.bincount(cell, weights=length[inside].astype(np.float64), minlength=num * len(CLASSES))
+    return np.rint(busy).astype(np.int64).reshape(num, len(CLASSES))
+
+
+def _summed(level: Level, first_bucket: int, num_buckets: int, shift: int) -> IntArray:
+    """A level's cells summed to wider buckets; [n, columns]."""
+    factor = 1 << (shift - level.shift)
+    low, high = first_bucket * factor, (first_bucket + num_buckets) * factor
+    inside = level.busy_ns[max(low, 0) : max(high, 0)]
+    busy = np.zeros((num_buckets, level.busy_ns.shape[1]), dtype=np.int64)
+    if len(inside) == 0:
+        return busy
+    begin = max(low, 0) // factor - first_bucket
+    starts = np.arange(0, len(inside), factor)
+    busy[begin : begin + len(starts)] = np.add.reduceat(inside, starts, axis=0, dtype=np.int64)
+    return busy
+
+
+def make_strip(start_ns: IntArray, end_ns: IntArray, class_of: npt.NDArray[np.uint8]) -> Strip:
+    """The strip of pieces that don't overlap; ``start_ns, end_ns, class_of``: [n] in time order, from 0 on."""
     if len(start_ns) == 0:
-        return Strip(np.array([0, 0]), np.array([-1]), np.zeros((len(CLASSES), 2), dtype=np.int64))
-    low, high = int(start_ns.min()), int(end_ns.max())
-    pieces = partition(start_ns, end_ns, class_of, low, max(high, low + 1))
-    edges, kind = _with_waits(np.append(pieces.start_ns, pieces.end_ns[-1]), pieces.label, *waits)
-    length = np.diff(edges)
-    busy = np.zeros((len(CLASSES), len(edges)), dtype=np.int64)
-    for index in range(len(CLASSES)):
-        busy[index, 1:] = np.cumsum(np.where(kind == index, length, 0))
-    return Strip(edges, kind, busy)
+        return NO_PIECES
+    edges = np.unique(np.concatenate((start_ns, end_ns)))
+    kinds = np.full(len(edges) - 1, NOTHING, dtype=np.uint8)
+    kinds[np.searchsorted(edges, start_ns)] = class_of
+    changes = np.flatnonzero(np.concatenate(([True], kinds[1:] != kinds[:-1])))
+    edges, kinds = np.concatenate((edges[changes], edges[-1:])), kinds[changes]
+    return Strip(edges, kinds, _levels(edges, kinds))
 
 
-def _with_waits(edges: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """Cut the pieces at the waits' ends and call transfer inside a wait waiting."""
-    kept = end > start
-    start, end = start[kept], end[kept]
-    if len(start) == 0:
-        return edges, kind
-    cuts = np.clip(np.concatenate((start, end)), edges[0], edges[-1])
-    fine = np.unique(np.concatenate((edges, cuts)))
-    piece = np.searchsorted(edges, fine[:-1], side="right") - 1
-    waiting = np.zeros(len(fine), dtype=np.int64)
-    np.add.at(waiting, np.searchsorted(fine, np.clip(start, fine[0], fine[-1])), 1)
-    np.add.at(waiting, np.searchsorted(fine, np.clip(end, fine[0], fine[-1])), -1)
-    fine_kind = kind[piece]
-    return fine, np.where((np.cumsum(waiting)[:-1] > 0) & (fine_kind == TRANSFER), WAIT, fine_kind)
+def _levels(edges_ns: IntArray, class_of: npt.NDArray[np.uint8]) -> tuple[Level, ...]:
+    length = int(edges_ns[-1]) + 1
+    shift = 0
+    while length >> shift > max(len(class_of) // PIECES_PER_BUCKET, LEAST_BUCKETS):
+        shift += 1
+    if shift > WIDEST_SHIFT:
+        return ()
+    busy = count_busy(edges_ns, class_of, 0, (length >> shift) + 1, shift)
+    levels = [Level(shift, busy.astype(np.uint32))]
+    while len(busy) > LEAST_BUCKETS and shift + LEVEL_STEP <= WIDEST_SHIFT:
+        shift += LEVEL_STEP
+        busy = np.add.reduceat(busy, np.arange(0, len(busy), 1 << LEVEL_STEP), axis=0)
+        levels.append(Level(shift, busy.astype(np.uint32)))
+    return tuple(levels)

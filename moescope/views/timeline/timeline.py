@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from moescope.trace import RankTrace, TraceDirectory
-from moescope.views.model import Analysis, Collective, CollectiveRank
+from moescope.views.model import Analysis
+from moescope.views.palette import GROUPS
 from moescope.views.timeline.colours import SLICE_GROUPS
 from moescope.views.timeline.encode import encode
-from moescope.views.timeline.lanes import WINDOW_SHIFT, Lane, Names, busy_intervals, make_lanes, on_common_clock
+from moescope.views.timeline.exchanges import Exchanges
+from moescope.views.timeline.lanes import WINDOW_SHIFT, Lane, Names, make_lanes, on_common_clock
+from moescope.views.timeline.marks import microbatch_spans
 from moescope.views.timeline.rows import Row
-from moescope.views.timeline.strips import CLASSES, Strip, make_strip
+from moescope.views.timeline.strip_file import Strips
+from moescope.views.timeline.strips import CLASSES, NO_PIECES, Strip
 
 MOST_BUCKETS = 8192
 MOST_SHIFT = 50
 MOST_OPEN_RANKS = 32
 """Ranks whose lanes are kept; the longest unused is let go."""
 MOST_NAME_CHARACTERS = 200
+MOST_LINKS = 60
 RowAddress = tuple[int, str, int]
 """Rank, lane key, row."""
 
@@ -31,29 +35,28 @@ RowAddress = tuple[int, str, int]
 class Timeline:
     """Lazily read, rank by rank; safe to ask from several threads. Times are ns since :attr:`base_ns`."""
 
-    def __init__(self, directory: TraceDirectory, analysis: Analysis) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        strips: Strips,
+        directory: Callable[[], TraceDirectory],
+        rename: Callable[[str], str] | None = None,
+    ) -> None:
+        """``directory`` is called when events are first asked for; ``rename`` changes the names in tiles."""
         self._analysis = analysis
         self._clock = {rank: clock for clock in analysis.clock for rank in clock.ranks}
-        self._traces: dict[int, list[RankTrace]] = defaultdict(list)
-        for trace in directory.ranks:
-            self._traces[trace.rank].append(trace)
-        spans = [self._span(trace) for trace in directory.ranks]
-        self.base_ns = min((start for start, _ in spans), default=0)
-        self.length_ns = max((end for _, end in spans), default=1) - self.base_ns
-        self._waits = _waits_by_rank(analysis)
-        self._names = Names()
-        self._strips: dict[int, Strip] = {}
-        self._lanes: dict[int, tuple[Lane, ...]] = {}
-        self._lock = threading.RLock()
-
-    def _span(self, trace: RankTrace) -> tuple[int, int]:
-        ends = on_common_clock(np.array([trace.start_ns, trace.end_ns]), self._clock.get(trace.rank), 0)
-        return int(ends[0]), int(ends[1])
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
+        self._sources = {source.rank: source for source in reversed(analysis.sources)}
+        self.ranks = tuple(sorted(self._sources))
         """The ranks with a trace."""
-        return tuple(sorted(self._traces))
+        self.base_ns = strips.base_ns
+        self.length_ns = max((source.end_ns for source in analysis.sources), default=self.base_ns + 1) - self.base_ns
+        self._strips = strips
+        self.exchanges = Exchanges(analysis.collectives, self.base_ns)
+        self._names = Names(rename)
+        self._lanes: dict[int, tuple[Lane, ...]] = {}
+        self._directory = directory
+        self._traces: Mapping[int, Sequence[RankTrace]] | None = None
+        self._lock = threading.RLock()
 
     def meta(self) -> dict[str, Any]:
         """What a canvas needs before its first tile."""
@@ -65,39 +68,34 @@ class Timeline:
             "ok": True,
             "base_ns": str(self.base_ns),
             "length_ns": self.length_ns,
-            "classes": CLASSES,
+            "classes": [_class(CLASSES[kind]) for kind in self._strips.used],
             "groups": SLICE_GROUPS,
             "ranks": [self._rank_meta(rank) for rank in self.ranks],
             "steps": [{"step": s, "start": a - self.base_ns, "end": b - self.base_ns} for s, (a, b) in steps.items()],
         }
 
     def _rank_meta(self, rank: int) -> dict[str, Any]:
-        clock = self._clock.get(rank)
+        clock, source = self._clock.get(rank), self._sources[rank]
         reach = [clock.low_ns - clock.offset_ns, clock.high_ns - clock.offset_ns] if clock else [0, 0]
-        host = clock.host if clock else (self._traces[rank][0].host or "")
-        return {"rank": rank, "host": host, "device": self._traces[rank][0].device, "uncertainty_ns": reach}
+        host = clock.host if clock else source.host
+        return {"rank": rank, "host": host, "device": source.device, "uncertainty_ns": reach}
 
     def strip(self, rank: int) -> Strip:
-        """What a rank was busy with; KeyError where there is no such rank."""
-        with self._lock:
-            if rank not in self._strips:
-                traces, clock = self._traces_of(rank), self._clock.get(rank)
-                parts = [busy_intervals(trace, clock, self.base_ns) for trace in traces]
-                start, end, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
-                waits = np.array([(w.start_ns, w.start_ns + w.arrival_wait_ns) for w, _ in self._waits.get(rank, ())])
-                waits = waits.reshape(-1, 2) - self.base_ns
-                self._strips[rank] = make_strip(start, end, kind, (waits[:, 0], waits[:, 1]))
-            return self._strips[rank]
-
-    def warm(self) -> None:
-        """Read every rank's strip ahead, rank by rank, so that others can ask in between."""
-        for rank in self.ranks:
-            self.strip(rank)
+        """What a rank spent its steps on; KeyError where there is no such rank."""
+        if rank not in self._sources:
+            raise KeyError(rank)
+        return self._strips.of_rank.get(rank, NO_PIECES)
 
     def _traces_of(self, rank: int) -> Sequence[RankTrace]:
-        if rank not in self._traces:
+        if rank not in self._sources:
             raise KeyError(rank)
-        return self._traces[rank]
+        with self._lock:
+            if self._traces is None:
+                traces: dict[int, list[RankTrace]] = defaultdict(list)
+                for trace in self._directory().ranks:
+                    traces[trace.rank].append(trace)
+                self._traces = traces
+            return self._traces.get(rank, ())
 
     def lanes(self, rank: int) -> tuple[Lane, ...]:
         """A rank's streams and threads; KeyError where there is no such rank."""
@@ -127,7 +125,7 @@ class Timeline:
         self, first_bucket: int, num_buckets: int, shift: int, strips: Sequence[int], rows: Sequence[RowAddress]
     ) -> bytes:
         """What is in ``num_buckets`` buckets of ``2**shift`` ns from ``first_bucket`` on, as :mod:`.encode` says."""
-        arrays: list[Any] = [self.strip(rank).shares(first_bucket, num_buckets, shift) for rank in strips]
+        arrays: list[Any] = [self._shares(rank, first_bucket, num_buckets, shift) for rank in strips]
         described, used = [], []
         for address in rows:
             sizes, parts, names = _encode_row(self.row(address), first_bucket, num_buckets, shift)
@@ -137,12 +135,22 @@ class Timeline:
         numbers = np.unique(np.concatenate(used)).tolist() if used else []
         texts = {number: self._names.texts[number][:MOST_NAME_CHARACTERS] for number in numbers}
         head: dict[str, Any] = {"first": first_bucket, "count": num_buckets, "shift": shift, "strips": list(strips)}
+        head["classes"] = len(self._strips.used)
         return encode({**head, "rows": described, "names": texts}, arrays)
 
+    def _shares(self, rank: int, first_bucket: int, num_buckets: int, shift: int) -> Any:
+        strip, used = self.strip(rank), self._strips.used
+        if strip.columns != used:
+            return np.zeros((len(used), num_buckets), dtype=np.uint8)
+        return strip.shares(first_bucket, num_buckets, shift)
+
     def range(self, low_ns: int, high_ns: int) -> dict[str, Any]:
-        """Time of each class on each rank in a range, exact."""
-        busy = {rank: self.strip(rank).busy(low_ns, high_ns) for rank in self.ranks}
-        return {"ok": True, "classes": CLASSES, "ranks": [{"rank": r, "busy_ns": b} for r, b in busy.items()]}
+        """Time of each class in use on each rank in a range, exact; the rest of the range lies outside the steps."""
+        ranks = []
+        for rank in self.ranks:
+            busy = self.strip(rank).busy(low_ns, high_ns)
+            ranks.append({"rank": rank, "busy_ns": [busy[kind] for kind in self._strips.used]})
+        return {"ok": True, "classes": [CLASSES[kind] for kind in self._strips.used], "ranks": ranks}
 
     def slice(self, address: RowAddress, position: int) -> dict[str, Any]:
         """Everything recorded about one slice; KeyError where there is none."""
@@ -167,23 +175,23 @@ class Timeline:
 
     def at(self, rank: int, at_ns: int) -> dict[str, Any]:
         """The collective a rank was in at a moment, with every rank's part in it; ``collective`` is null where none."""
-        self._traces_of(rank)
-        when = at_ns + self.base_ns
-        for mine, collective in self._waits.get(rank, ()):
-            if mine.start_ns <= when < mine.end_ns:
-                return {"ok": True, "collective": self._describe(collective)}
-        return {"ok": True, "collective": None}
+        if rank not in self._sources:
+            raise KeyError(rank)
+        return {"ok": True, "collective": self.exchanges.at(rank, at_ns)}
 
-    def _describe(self, collective: Collective) -> dict[str, Any]:
-        members = []
-        for member in collective.by_rank:
-            part = asdict(member)
-            part["start"] = part.pop("start_ns") - self.base_ns
-            part["end"] = part.pop("end_ns") - self.base_ns
-            members.append(part)
-        last = max(collective.by_rank, key=lambda member: member.start_ns).rank
-        about = {key: getattr(collective, key) for key in ("group", "kind", "sequence", "step", "layer", "phase")}
-        return {**about, "last_rank": last, "members": members}
+    def links(self, low_ns: int, high_ns: int, least_wait_ns: int) -> dict[str, Any]:
+        """The collectives in a range whose waits a page links to the rank that caused them."""
+        return {"ok": True, "collectives": self.exchanges.between(low_ns, high_ns, least_wait_ns, MOST_LINKS)}
+
+    def microbatches(self) -> dict[str, Any]:
+        """Where the microbatches of the first rank lie, by the ranges that the hooks record; empty without them."""
+        rank = next(iter(self.ranks), -1)
+        traces = self._traces_of(rank) if self.ranks else ()
+        spans = [span for trace in traces for span in microbatch_spans(trace)]
+        ends = np.array([span[1:] for span in spans], dtype=np.int64).reshape(-1, 2)
+        common = on_common_clock(ends, self._clock.get(rank), self.base_ns).tolist()
+        numbered = zip((span[0] for span in spans), common, strict=True)
+        return {"ok": True, "microbatches": [{"microbatch": n, "start": a, "end": b} for n, (a, b) in numbered]}
 
     def search(self, word: str, most: int = 500) -> dict[str, Any]:
         """Slices whose name contains ``word`` (case-insensitive), in time order, at most ``most`` of each rank."""
@@ -196,6 +204,11 @@ class Timeline:
                 found += [{"rank": rank, "start": s, "dur": d, "name": n[:MOST_NAME_CHARACTERS]} for s, d, n in rows]
         found.sort(key=lambda hit: (hit["start"], hit["rank"]))
         return {"ok": True, "hits": found[:most], "num_hits": len(found), "cut": len(found) > most}
+
+
+def _class(key: str) -> dict[str, Any]:
+    group = next(group for group in GROUPS if group.key == key)
+    return {"key": key, "label": group.label, "hatched": group.hatched}
 
 
 def _matching(trace: RankTrace, word: str, most: int) -> pl.DataFrame:
@@ -215,14 +228,6 @@ def _details(trace: RankTrace, index: int) -> dict[str, Any]:
     arguments = {} if args.is_empty() else args.row(0, named=True)
     hidden = ("index", "start_ns", "dur_ns", "name")
     return {key: value for key, value in {**event, **arguments}.items() if value is not None and key not in hidden}
-
-
-def _waits_by_rank(analysis: Analysis) -> Mapping[int, Sequence[tuple[CollectiveRank, Collective]]]:
-    waits: dict[int, list[tuple[CollectiveRank, Collective]]] = defaultdict(list)
-    for collective in analysis.collectives:
-        for member in collective.by_rank:
-            waits[member.rank].append((member, collective))
-    return waits
 
 
 def _encode_row(row: Row, first_bucket: int, num_buckets: int, shift: int) -> tuple[dict[str, int], list[Any], Any]:

@@ -1,7 +1,7 @@
 // Run by `node --test`; tests/app/test_app_js.py does so and skips where node is absent.
 const test = require("node:test");
 const assert = require("node:assert/strict");
-const math = require("../../../app/moescope_app/assets/timeline_math.js");
+const math = require("../../../moescope/views/timeline/assets/math.js");
 
 test("a bucket is the smallest power of two of at least one pixel", () => {
   assert.equal(math.shiftFor(1000, 1000), 0);
@@ -70,7 +70,7 @@ test("binary search finds the last at most", () => {
 });
 
 test("a tile decodes into the arrays that were written", () => {
-  const head = JSON.stringify({ first: 2, count: 3, shift: 4, strips: [7], names: { 0: "a", 5: "b" },
+  const head = JSON.stringify({ first: 2, count: 3, shift: 4, classes: 4, strips: [7], names: { 0: "a", 5: "b" },
     rows: [{ rank: 7, lane: "1.0.7", row: 0, longs: 1, shorts: 1 }] });
   const pad = (length) => Math.ceil(length / 8) * 8;
   const text = new TextEncoder().encode(head.padEnd(pad(8 + head.length) - 8));
@@ -83,13 +83,13 @@ test("a tile decodes into the arrays that were written", () => {
   bytes.set(text, 8);
   let offset = 8 + text.length;
   for (const array of arrays) { bytes.set(new Uint8Array(array.buffer), offset); offset += pad(array.byteLength); }
-  const tile = math.decode(bytes.buffer, 4);
+  const tile = math.decode(bytes.buffer);
   assert.deepEqual([...tile.strips.get(7)], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
   const row = tile.rows.get("7:1.0.7:0");
   assert.deepEqual(math.hit(tile, row, 45), { position: 11, name: "b", start: 40, dur: 20, count: 1 });
   assert.deepEqual(math.hit(tile, row, 70), { position: 12, name: "a", start: 64, dur: 16, count: 9 });
   assert.equal(math.hit(tile, row, 39), null);
-  assert.throws(() => math.decode(new ArrayBuffer(16), 4), /not a tile/);
+  assert.throws(() => math.decode(new ArrayBuffer(16)), /not a tile/);
 });
 
 test("opened ranks make room for their rows", () => {
@@ -101,12 +101,42 @@ test("opened ranks make room for their rows", () => {
   assert.equal(items[4].rank, 1);
 });
 
-test("search steps through hits and wraps around", () => {
-  const hits = [{ start: 10 }, { start: 20 }, { start: 30 }];
-  assert.equal(math.stepHit(hits, 0, false), 0);
-  assert.equal(math.stepHit(hits, 10, false), 1);
-  assert.equal(math.stepHit(hits, 30, false), 0);
-  assert.equal(math.stepHit(hits, 20, true), 0);
-  assert.equal(math.stepHit(hits, 10, true), 2);
-  assert.equal(math.stepHit([], 0, false), -1);
+test("pinned ranks come first and keep their lanes", () => {
+  const sizes = { strip: 20, row: 10, gap: 2 };
+  const open = new Map([[1, [{ key: "a", title: "stream 7", rows: 1 }]]]);
+  const { items, pinned, height } = math.layout([{ rank: 0 }, { rank: 1 }], open, sizes, new Set([1]));
+  assert.deepEqual(items.map((item) => [item.rank, item.kind, item.pinned, item.y]),
+    [[1, "strip", true, 0], [1, "row", true, 22], [0, "strip", false, 34]]);
+  assert.equal(pinned, 34);
+  assert.equal(height, 56);
+});
+
+const tileOf = (shift, first, count, slices, shares) => ({
+  first, count, shift, names: { 0: "a", 1: "b" }, strips: new Map([[3, Uint8Array.from(shares)]]),
+  rows: new Map([["3:a:0", {
+    start: Float64Array.from(slices, (s) => s[0]), dur: Float64Array.from(slices, (s) => s[1]), name: Uint32Array.from(slices, (s) => s[2]),
+    position: Uint32Array.from(slices, (_, i) => i), group: Uint8Array.from(slices, () => 1),
+    busy: new Float64Array(), bucket: new Uint32Array(), count: new Uint32Array(), shortName: new Uint32Array(), shortPosition: new Uint32Array(), shortGroup: new Uint8Array(),
+  }]]),
+});
+
+test("a coarser tile loses no slice and no time", () => {
+  const tile = tileOf(0, 3, 9, [[3, 1, 0], [4, 2, 1], [6, 5, 0], [11, 1, 1]], [255, 0, 255, 255, 255, 255, 255, 255, 0]);
+  const wide = math.coarser(tile, 2);
+  assert.deepEqual([wide.first, wide.count, wide.shift], [0, 3, 2]);
+  const row = wide.rows.get("3:a:0");
+  assert.deepEqual([[...row.start], [...row.dur], [...row.position]], [[6], [5], [2]]);
+  assert.deepEqual([[...row.bucket], [...row.count], [...row.shortPosition]], [[0, 1, 2], [1, 1, 1], [0, 1, 3]]);
+  assert.deepEqual([...row.busy], [0.25, 0.5, 0.25]);
+  assert.deepEqual([...wide.strips.get(3)], [64, 191, 191]);
+  const wider = math.coarser(wide, 4);
+  assert.deepEqual([...wider.rows.get("3:a:0").count], [4]);
+  assert.deepEqual([...wider.rows.get("3:a:0").busy], [9 / 16]);
+  assert.equal(math.coarser(tile, 0), tile);
+});
+
+test("a range of a strip is cut where it begins and ends", () => {
+  const tile = tileOf(2, 0, 4, [], [255, 255, 0, 0, 0, 0, 255, 51]);
+  assert.deepEqual(math.spentIn(tile, tile.strips.get(3), 2, 14).map((value) => Math.round(value * 10) / 10), [6, 4.4]);
+  assert.deepEqual(math.spentIn(tile, tile.strips.get(3), -50, 100).map((value) => Math.round(value * 10) / 10), [8, 4.8]);
 });

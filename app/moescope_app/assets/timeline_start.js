@@ -1,0 +1,48 @@
+// Starts the timeline before the page's frame is there, and moves it into the frame once that has been drawn. When the
+// frame draws it anew (the run has gone on), the new one shows what the old one showed.
+((root) => {
+  const PATH = /^\/r\/([^/]+)\/timeline$/;
+  const address = {
+    read: () => location.search,
+    write: (query) => history.replaceState(history.state, "", `${location.pathname}?${query}`),
+  };
+  let current = null;
+
+  const begin = (node, run, kept) => {
+    const made = new root.MoescopeTimeline(node, new root.MoescopeTimelineData(run), { address, kept });
+    made.run = run;
+    return made;
+  };
+
+  const place = document.getElementById("timeline-early");
+  const asked = PATH.exec(location.pathname);
+  if (asked) {
+    place.className = "timeline early";
+    current = begin(place, decodeURIComponent(asked[1]), null);
+    current.started.catch(() => { place.remove(); });
+  }
+
+  const adopt = (node) => {
+    node.replaceChildren(...place.childNodes);
+    current.node = node;
+    node.moescope = current;
+    place.remove();
+    current.paint();
+  };
+
+  new MutationObserver(() => {
+    const node = document.getElementById("timeline");
+    if (!node) {
+      if (place.isConnected && document.getElementById("version")) place.remove();
+      return;
+    }
+    const { run } = node.dataset;
+    if (node.moescope?.run === run) return;
+    if (place.isConnected && current?.run === run) { adopt(node); return; }
+    place.remove();
+    const kept = current?.run === run && current.base && !current.left ? current.keep() : null;
+    current?.end();
+    current = begin(node, run, kept);
+    current.started.catch((error) => current.say(`The timeline could not be loaded: ${error.message}`));
+  }).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-run"] });
+})(globalThis);
