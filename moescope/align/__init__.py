@@ -10,12 +10,13 @@ import polars as pl
 from moescope.align.causality import Contradiction, contradictions
 from moescope.align.clocks import HostClock, host_clocks
 from moescope.align.crosscheck import clock_free_disagreement_ns
+from moescope.align.links import SlowLink
 from moescope.align.match import Refusal, match
 from moescope.align.phases import infer_phases
 from moescope.align.transfer import TransferModel
 from moescope.align.waits import with_waits
 
-__all__ = ["Alignment", "Contradiction", "HostClock", "Refusal", "TransferModel", "align_ranks"]
+__all__ = ["Alignment", "Contradiction", "HostClock", "Refusal", "SlowLink", "TransferModel", "align_ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Alignment:
     clock_free_disagreement_ns: int = 0
     """See ``crosscheck.clock_free_disagreement_ns``."""
     contradictions: tuple[Contradiction, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
 
     def clock_of(self, rank: int) -> HostClock:
         """The clock of the rank's host."""
@@ -41,21 +43,32 @@ def align_ranks(
     host_of_rank: Mapping[int, str],
     clock: pl.DataFrame | None = None,
     transfers: Mapping[str, TransferModel] | None = None,
+    link_rates: Mapping[str, float] | None = None,
 ) -> Alignment:
     """Match, align and split.
 
     ``instances``: per rank and window the collectives with ``members`` and ``group`` (see ``groups.with_members``),
     on the local clock. ``transfers``: a baseline's models, which go before those fitted to the run.
+    ``link_rates``: by tier the bytes per ns that the devices' links carry by their data sheet.
     """
     matched = match(pl.concat(instances))
     clocks = host_clocks(matched.rows, host_of_rank, clock)
     rows = infer_phases(_on_common_clock(matched.rows, clocks))
     contradicted = contradictions(rows, host_of_rank)
     clocks = tuple(_contradicted(clock, contradicted) for clock in clocks)
-    rows, models = with_waits(rows, host_of_rank, transfers)
-    rows = _with_uncertainty(rows, clocks)
+    waits = with_waits(rows, host_of_rank, transfers, link_rates)
+    rows = _with_uncertainty(waits.rows, clocks)
     disagreement = clock_free_disagreement_ns(rows)
-    return Alignment(rows, clocks, models, matched.refusals, matched.num_unmatched, disagreement, contradicted)
+    return Alignment(
+        collectives=rows,
+        clocks=clocks,
+        models=waits.models,
+        refusals=matched.refusals,
+        num_unmatched=matched.num_unmatched,
+        clock_free_disagreement_ns=disagreement,
+        contradictions=contradicted,
+        slow_links=waits.slow_links,
+    )
 
 
 def _contradicted(clock: HostClock, found: Sequence[Contradiction]) -> HostClock:

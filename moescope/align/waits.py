@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from moescope.align.collectives import SYNCHRONISING
-from moescope.align.transfer import TransferModel, fit_transfer
+from moescope.align.links import SlowLink, find_slow_links
+from moescope.align.transfer import TransferModel, calm, fit_transfer
 from moescope.align.volume import with_volume
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """``rows`` with what ``with_waits`` adds, the transfer models used (per tier), and the slow links found."""
+
+    rows: pl.DataFrame
+    models: dict[str, TransferModel]
+    slow_links: tuple[SlowLink, ...]
+
+
 def with_waits(
-    rows: pl.DataFrame, host_of_rank: Mapping[int, str], known: Mapping[str, TransferModel] | None = None
-) -> tuple[pl.DataFrame, dict[str, TransferModel]]:
-    """Adds ``late_rank, arrival_wait_ns, removable_wait_ns, transfer_ns, tier, bottleneck_bytes, is_last, complete``.
+    rows: pl.DataFrame,
+    host_of_rank: Mapping[int, str],
+    known: Mapping[str, TransferModel] | None = None,
+    link_rates: Mapping[str, float] | None = None,
+) -> Waits:
+    """Adds ``late_rank, arrival_wait_ns, removable_wait_ns, transfer_ns, tier, is_last, complete``, what
+    ``volume.with_volume`` adds, and of all-to-alls ``undisturbed_ns`` and, if no link were slow, ``even_links_ns``.
 
     ``rows``: matched collectives on the common clock. ``arrival_wait``: until the last peer with data for this rank
     begins, never more than the collective's own duration; it and ``transfer`` sum to the duration.
     ``late_rank`` is that peer, null where nobody was later; ``is_last`` marks the last to arrive where arrivals differ.
-    Returns the transfer models used, per tier: those in ``known`` (a baseline's), else fitted to the rows themselves.
+    The transfer models are those in ``known`` (a baseline's), else fitted to the rows themselves. ``link_rates``: by
+    tier what the devices' data sheet says of their links.
     """
     rows = rows.with_columns(
         complete=pl.len().over("instance") == pl.col("members").list.len(),
@@ -43,8 +59,20 @@ def with_waits(
         & (pl.col("start_ns").min().over("instance") < pl.col("latest_ns")),
     )
     rows = with_volume(rows, host_of_rank)
-    models = {**fit_transfer(_instance_table(rows)), **(known or {})}
-    return _with_removable(rows, models), models
+    ends = calm(_ends(rows))
+    models = {**fit_transfer(ends), **(known or {})}
+    latency = {tier: model.alpha_ns for tier, model in models.items()}
+    slow = find_slow_links(ends, host_of_rank, latency, _usual(known or {}, link_rates or {}))
+    if slow:
+        rows = with_volume(rows, host_of_rank, slow)
+        models = {**fit_transfer(calm(_ends(rows))), **(known or {})}
+    return Waits(_with_removable(rows, models), models, slow)
+
+
+def _usual(known: Mapping[str, TransferModel], link_rates: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+    """The usual speed by tier and where it is known from: a baseline goes before the data sheet."""
+    sheet = {tier: (rate, "data sheet") for tier, rate in link_rates.items()}
+    return {**sheet, **{tier: (model.bytes_per_ns, "baseline") for tier, model in known.items()}}
 
 
 def _latest(rows: pl.DataFrame) -> pl.DataFrame:
@@ -79,31 +107,28 @@ def _latest_with_data(part: pl.DataFrame) -> pl.DataFrame:
     return part.with_columns(latest_ns=pl.Series(begun.max(axis=1)), late_rank=pl.Series(ranks[late]))
 
 
-def _instance_table(rows: pl.DataFrame) -> pl.DataFrame:
-    return (
-        rows.filter((pl.col("kind") == "all_to_all") & pl.col("complete") & (pl.len().over("instance") > 1))
-        .group_by("instance", maintain_order=True)
-        .agg(
-            pl.col("tier").first(),
-            pl.col("bottleneck_bytes").first(),
-            span_ns=pl.col("end_ns").max() - pl.col("start_ns").max(),
-            skew_ns=pl.col("start_ns").max() - pl.col("start_ns").min(),
-            last_ns=(pl.col("end_ns") - pl.col("start_ns")).sort_by("start_ns").last(),
-        )
-        .with_columns(skew_share=pl.col("skew_ns") / pl.col("last_ns").clip(1))
+def _ends(rows: pl.DataFrame) -> pl.DataFrame:
+    """All-to-alls of at least two ranks that left traces, with the columns that ``transfer.calm`` wants."""
+    first, last = pl.col("start_ns").min().over("instance"), pl.col("start_ns").max().over("instance")
+    last_ns = (pl.col("end_ns") - pl.col("start_ns")).sort_by("start_ns").last().over("instance")
+    return rows.filter((pl.col("kind") == "all_to_all") & (pl.len().over("instance") > 1)).with_columns(
+        after_ns=pl.col("end_ns") - last, skew_share=(last - first) / last_ns.clip(1)
     )
 
 
 def _with_removable(rows: pl.DataFrame, models: Mapping[str, TransferModel]) -> pl.DataFrame:
     undisturbed = np.full(len(rows), np.nan)
-    size = rows["slowest_peer_bytes"].cast(pl.Float64).to_numpy()
+    even = undisturbed.copy()
+    size = {name: rows[name].cast(pl.Float64).to_numpy() for name in ("paced_bytes", "even_bytes")}
     for tier, model in models.items():
         mine = (rows["tier"] == tier).to_numpy() & (rows["kind"] == "all_to_all").to_numpy()
-        undisturbed[mine] = model.duration_ns(size[mine])
+        undisturbed[mine] = model.duration_ns(size["paced_bytes"][mine])
+        even[mine] = model.duration_ns(size["even_bytes"][mine])
     excess = (rows["end_ns"] - rows["start_ns"]).to_numpy() - undisturbed
     wait = rows["arrival_wait_ns"].to_numpy()
     removable = np.where(np.isnan(excess), wait, np.clip(np.nan_to_num(excess), 0, wait))
     return rows.with_columns(
         removable_wait_ns=pl.Series(np.rint(removable).astype(np.int64)),
         undisturbed_ns=pl.Series(undisturbed).fill_nan(None),
+        even_links_ns=pl.Series(even).fill_nan(None),
     ).drop("latest_ns", "last_rank", "has_empty_pair")

@@ -49,7 +49,7 @@ def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribut
     parts = rank_parts(lines)
     windows = parts.group_by("step").agg(pl.col("window_ns").max())
     num_steps = max(len(windows), 1)
-    transfers = transfer_causes(rows, alignment.models, num_steps)
+    transfers = transfer_causes(rows, alignment.models, num_steps, alignment.slow_links)
     causes = summarise(charges, transfers, len(lines), num_steps, is_modelled=bool(alignment.models))
     mean_step = windows["window_ns"].mean()
     step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0

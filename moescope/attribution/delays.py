@@ -136,8 +136,8 @@ def _transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
     where there is no model.
     """
     turn = ["step", "turn", "kind"]
-    is_modelled = pl.col("undisturbed_ns").is_not_null()
-    expected = pl.when(is_modelled).then(pl.min_horizontal("undisturbed_ns", "transfer_ns")).otherwise(0.0)
+    is_modelled = pl.col("even_links_ns").is_not_null()
+    expected = pl.when(is_modelled).then(pl.min_horizontal("even_links_ns", "transfer_ns")).otherwise(0.0)
     whole = pl.col("transfer_ns") - pl.col("transfer_ns").median().over(turn)
     table = rows.select(volume=(expected - expected.median().over(turn)).cast(pl.Float64), whole=whole.cast(pl.Float64))
     volume = table["volume"].to_numpy()

@@ -5,27 +5,24 @@ The duration of an all-to-all with everyone there is ``alpha + bottleneck bytes 
 * Volume imbalance: ``(bottleneck - mean) bytes / B``, what an even exchange of the same total would save. Where the
   bottleneck is the rank whose experts draw most rows (it receives most in a dispatch, sends most in a combine, and the
   reverse in the backward pass) the cause is the experts' load: balancing it evens the exchange too.
-* Slow links: groups that work side by side over the same kind of link are compared; the fastest group's time per byte
-  is what the links can do, and what a group takes beyond it is charged to its links. With one group there is nothing
-  to compare with but a baseline.
+* Slow links: what the exchanges of a group with a slow link (``align.links``) take beyond links of the usual speed.
+  Groups without one are compared with those that work side by side over the same kind of link: the fastest group's time
+  per byte is what the links can do, and what a group takes beyond it is charged to its links.
 
 Only the part that no compute hides counts. Groups side by side share a turn, and the slowest of them holds up the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import polars as pl
 
-from moescope.align import TransferModel
+from moescope.align import SlowLink, TransferModel
 from moescope.align.frames import conform
 
 SLOW_FACTOR = 1.25
 """A group is slow when its time per byte is this many times the fastest comparable group's."""
-MIN_SCORE = 4.0
-"""Standard deviations by which the spans must follow one rank's bytes before that rank's link is named."""
 MIN_EXCHANGES = 6
 
 SCHEMA = {
@@ -34,16 +31,19 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def transfer_causes(rows: pl.DataFrame, models: Mapping[str, TransferModel], num_steps: int) -> pl.DataFrame:
+def transfer_causes(
+    rows: pl.DataFrame, models: Mapping[str, TransferModel], num_steps: int, links: Sequence[SlowLink] = ()
+) -> pl.DataFrame:
     """``cause, culprit, layer, charged_ns (0), cost_ns, transfer_ns (= cost_ns)`` per step.
 
-    ``culprit`` is null where no rank stands out. ``rows``: ``spans.spans`` with the columns of ``align.volume``.
+    ``culprit`` is null where no rank stands out. ``rows``: ``spans.spans`` with the columns of ``align.waits``;
+    ``links``: ``align.links``.
     """
     exchanges = _exchanges(rows)
     if exchanges.is_empty():
         return pl.DataFrame(schema=SCHEMA)
     volume = _slowest_of_turn(_volume_loss(exchanges, models), num_steps)
-    slow = _slowest_of_turn(_slow_links(exchanges, rows), num_steps)
+    slow = _slowest_of_turn(_slow_links(exchanges, rows, links), num_steps)
     return pl.concat([volume, slow])
 
 
@@ -55,8 +55,9 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
     return (
         known.group_by("instance", maintain_order=True)
         .agg(
-            pl.col("step", "turn", "layer", "phase", "backward", "group", "tier").first(),
+            pl.col("step", "turn", "layer", "phase", "backward", "group", "members", "tier").first(),
             pl.col("bottleneck_bytes", "mean_bytes", "bottleneck_rank", "bottleneck_receives").first(),
+            pl.col("even_links_ns").max(),
             num_ranks=pl.len(),
             span_ns=(pl.col("end_ns").max() - pl.col("start_ns").max()).clip(0),
             exposed_ns=pl.col("exposed_transfer_ns").mean(),
@@ -80,7 +81,33 @@ def _volume_loss(exchanges: pl.DataFrame, models: Mapping[str, TransferModel]) -
     return known.with_columns(loss_ns=loss, culprit="bottleneck_rank", cause=cause)
 
 
-def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame, links: Sequence[SlowLink]) -> pl.DataFrame:
+    """Losses behind slow links, and of groups without one that are still slower than a group beside them."""
+    behind = {(link.members, link.tier): link for link in links}
+    parts, rest = [], []
+    for (members, tier), mine in exchanges.group_by(["members", "tier"], maintain_order=True):
+        link = behind.get((tuple(members), str(tier)))
+        if link is None:
+            rest.append(mine)
+        else:
+            parts.append(_behind(link, mine, rows))
+    if rest:
+        parts += _slower_groups(pl.concat(rest), rows)
+    nothing = exchanges.head(0).with_columns(loss_ns=0.0, culprit=pl.lit(None, pl.Int64), cause=pl.lit(""))
+    return pl.concat(parts, how="diagonal") if parts else nothing
+
+
+def _behind(link: SlowLink, mine: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """What exchanges and reductions take beyond links of the usual speed."""
+    loss = (pl.col("span_ns") - pl.col("even_links_ns")).clip(0) * pl.col("exposed_share")
+    over = pl.col("members").list.set_intersection(list(link.ranks)).list.len() > 0
+    reductions = _reductions(rows.filter(over & (pl.col("tier") == link.tier)), 1 / link.factor)
+    culprit = link.ranks[0] if len(link.ranks) == 1 else None
+    both = pl.concat([mine.with_columns(loss_ns=loss), reductions], how="diagonal")
+    return both.with_columns(culprit=pl.lit(culprit, pl.Int64), cause=pl.lit("slow_network"))
+
+
+def _slower_groups(exchanges: pl.DataFrame, rows: pl.DataFrame) -> list[pl.DataFrame]:
     """Losses of the groups whose time per byte stands out from the fastest group of the same size and tier."""
     large = exchanges.filter(
         pl.col("bottleneck_bytes") > pl.col("bottleneck_bytes").median().over("tier", "num_ranks") / 2
@@ -95,44 +122,22 @@ def _slow_links(exchanges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     for group, ns_per_byte, best in slow.select("group", "ns_per_byte", "best").rows():
         mine = large.filter(pl.col("group") == group)
         loss = (pl.col("span_ns") - pl.col("bottleneck_bytes") * best).clip(0) * pl.col("exposed_share")
-        culprit = _blame(rows.filter(pl.col("group") == group), mine)
+        members = mine["members"][0].to_list()
+        covers = pl.col("members").list.set_intersection(members).list.len() == len(members)
         every = pl.concat(
-            [mine.with_columns(loss_ns=loss), _reductions_over(rows, group, ns_per_byte / best)], how="diagonal"
+            [mine.with_columns(loss_ns=loss), _reductions(rows.filter(covers), ns_per_byte / best)], how="diagonal"
         )
-        parts.append(every.with_columns(culprit=pl.lit(culprit, pl.Int64), cause=pl.lit("slow_network")))
-    nothing = exchanges.head(0).with_columns(loss_ns=0.0, culprit=pl.lit(None, pl.Int64), cause=pl.lit(""))
-    return pl.concat(parts) if parts else nothing
+        parts.append(every.with_columns(culprit=pl.lit(None, pl.Int64), cause=pl.lit("slow_network")))
+    return parts
 
 
-def _reductions_over(rows: pl.DataFrame, group: str, slowdown: float) -> pl.DataFrame:
-    """Losses of reductions and gathers over a slow group's links: a ring goes at its slowest link's pace."""
-    members = rows.filter(pl.col("group") == group)["members"][0].to_list()
+def _reductions(rows: pl.DataFrame, slowdown: float) -> pl.DataFrame:
+    """Losses of reductions and gathers over slow links: a ring goes at its slowest link's pace."""
     over = rows.filter(pl.col("kind").is_in(["all_reduce", "reduce_scatter", "all_gather"]) & pl.col("complete"))
-    covers = pl.col("members").list.set_intersection(members).list.len() == len(members)
-    over = over.filter(covers)
     per_instance = over.group_by("instance", maintain_order=True).agg(
         pl.col("step", "turn", "layer").first(), exposed_ns=pl.col("exposed_transfer_ns").mean()
     )
     return per_instance.with_columns(loss_ns=pl.col("exposed_ns") * (1 - 1 / slowdown))
-
-
-def _blame(rows: pl.DataFrame, exchanges: pl.DataFrame) -> int | None:
-    """The rank whose own bytes the spans follow: with one slow port every exchange lasts as long as that port needs.
-
-    Volumes vary a little from one exchange to the next; the rank whose variation goes with the spans' is named where
-    the correlation is significant and no other rank's comes near.
-    """
-    spans = exchanges.sort("instance")["span_ns"].to_numpy().astype(np.float64)
-    kept = rows.filter(pl.col("instance").is_in(exchanges["instance"].implode()))
-    score = {}
-    for (rank,), part in kept.group_by(["rank"], maintain_order=True):
-        size = part.sort("instance")["remote_bytes"].to_numpy().astype(np.float64)
-        varies = np.ptp(size) > 0 and np.ptp(spans) > 0
-        score[int(rank)] = float(np.corrcoef(spans, size)[0, 1] * np.sqrt(len(spans))) if varies else 0.0
-    ranked = sorted(score, key=lambda rank: -score[rank])
-    if len(ranked) < 2 or score[ranked[0]] < MIN_SCORE or score[ranked[0]] - score[ranked[1]] < MIN_SCORE / 2:
-        return None
-    return ranked[0]
 
 
 def _slowest_of_turn(losses: pl.DataFrame, num_steps: int) -> pl.DataFrame:

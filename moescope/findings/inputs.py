@@ -80,3 +80,8 @@ class Inputs:
     def clock_uncertainty_ns(self) -> int:
         """The largest clock uncertainty of any host."""
         return max((clock.uncertainty_ns for clock in self.alignment.clocks), default=0)
+
+
+def cost_by_rank(causes: pl.DataFrame) -> dict[str, int]:
+    """The costliest ranks of ``Inputs.cause_ns`` and their cost, for evidence."""
+    return {str(rank): round(cost) for rank, cost in causes.select("culprit", "cost_ns").head(8).rows()}

@@ -7,11 +7,12 @@ from statistics import median_low
 
 import polars as pl
 
-from moescope.findings.inputs import Inputs
+from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
 from moescope.findings.rules_baseline import below_baseline
 from moescope.findings.rules_clock import clock_uncertain, clocks_contradict
 from moescope.findings.rules_load import dropped_tokens, router_collapse
+from moescope.findings.rules_network import slow_network
 from moescope.findings.rules_rank import RANK_RULES
 
 NOTICEABLE = 0.02
@@ -86,7 +87,7 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
             "hottest_rank": top,
             "share_of_cost_of_hottest_rank": share_of_top,
             "share_of_intervals_where_hottest": _share_hottest(intervals, top),
-            "cost_by_rank_ns": _by_rank(causes),
+            "cost_by_rank_ns": cost_by_rank(causes),
             "cost_in_transfers_ns": round(float(causes["transfer_ns"].sum())),
             "formula": "removable waits charged to extra rows of the late rank, averaged over all ranks, and "
             "(bottleneck - mean) bytes / bandwidth of exchanges that the loaded rank holds up",
@@ -153,38 +154,6 @@ def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str)
         )
 
 
-def slow_network(inputs: Inputs) -> Iterator[Finding]:
-    """Links of one group are slower than those of the groups beside it.
-
-    Waits alone say only that a transfer took longer on one rank; a link is accused where groups could be compared.
-    """
-    causes = inputs.cause_ns("slow_network").filter(pl.col("transfer_ns") > 0)
-    cost = float(causes["transfer_ns"].sum())
-    share = inputs.share(cost)
-    if share < NOTICEABLE:
-        return
-    rank = int(causes["culprit"][0]) if causes["culprit"][0] is not None else None
-    whose = f"; its exchanges last as long as rank {rank}'s link needs" if rank is not None else ""
-    yield Finding(
-        code="slow-network",
-        severity=_severity(share),
-        rank=rank,
-        layer=None,
-        cost_ns_per_step=round(cost),
-        share_of_step=share,
-        claim=f"Transfers of one group run slower than those of the groups beside it: {_ms(cost)} per step{whose}.",
-        advice="Check that rank's links (NIC, NVLink, cables, PCIe width), the interface and transport the library "
-        "chose, and congestion from other jobs; compare with a baseline of the same allocation.",
-        confidence=inputs.confidence(cost) if rank is not None else "medium",
-        basis=inputs.finding_basis,
-        evidence={
-            "page": "communication",
-            "cost_by_rank_ns": _by_rank(causes),
-            "formula": "span beyond the fastest comparable group's time per byte, slowest group of each turn",
-        },
-    )
-
-
 def volume_imbalance(inputs: Inputs) -> Iterator[Finding]:
     """Exchanges last as long as the rank with most bytes needs."""
     causes = inputs.cause_ns("volume_imbalance")
@@ -208,14 +177,10 @@ def volume_imbalance(inputs: Inputs) -> Iterator[Finding]:
         basis=inputs.finding_basis,
         evidence={
             "page": "communication",
-            "cost_by_rank_ns": _by_rank(causes),
+            "cost_by_rank_ns": cost_by_rank(causes),
             "formula": "(bottleneck - mean) bytes / fitted bandwidth, exposed part, slowest group of each turn",
         },
     )
-
-
-def _by_rank(causes: pl.DataFrame) -> dict[str, int]:
-    return {str(rank): round(cost) for rank, cost in causes.select("culprit", "cost_ns").head(8).rows()}
 
 
 def exposed_communication(inputs: Inputs) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ ONE_HOST = dict.fromkeys(range(4), "a")
 def waited(rows: list[dict[str, Any]], hosts: dict[int, str] | None = None) -> pl.DataFrame:
     """Waits of matched rows: those with the same ``instance`` are one collective."""
     frame = table(rows).with_columns(instance=pl.Series([row["instance"] for row in rows], dtype=pl.Int64))
-    return with_waits(frame.sort("instance", "rank"), hosts or ONE_HOST)[0]
+    return with_waits(frame.sort("instance", "rank"), hosts or ONE_HOST).rows
 
 
 def of(instance: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

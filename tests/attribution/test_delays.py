@@ -161,11 +161,11 @@ def test_model_of_the_exchanges(tmp_path: Path) -> None:
 
 def test_without_a_link_model_a_longer_transfer_is_the_links_not_the_volumes() -> None:
     table = {"step": [0, 0], "turn": [0, 0], "kind": ["all_to_all"] * 2, "transfer_ns": [100, 300]}
-    unmodelled = pl.DataFrame({**table, "undisturbed_ns": pl.Series([None, None], dtype=pl.Float64)})
+    unmodelled = pl.DataFrame({**table, "even_links_ns": pl.Series([None, None], dtype=pl.Float64)})
     link, volume = _transfer_deviation(unmodelled)
     assert link.tolist() == [-100, 100]
     assert volume.tolist() == [0, 0]
-    modelled = pl.DataFrame({**table, "undisturbed_ns": [100.0, 250.0]})
+    modelled = pl.DataFrame({**table, "even_links_ns": [100.0, 250.0]})
     link, volume = _transfer_deviation(modelled)
     assert volume.tolist() == [-75, 75]
     assert link.tolist() == [-25, 25]

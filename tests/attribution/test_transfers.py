@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 
-from moescope.align import TransferModel
+from moescope.align import SlowLink, TransferModel
 from moescope.attribution.transfers import transfer_causes
 
 MODELS = {"within host": TransferModel("within host", 100.0, 2.0, 0.0, 9, "by hand")}
@@ -17,8 +16,9 @@ SCHEMA = {
     "instance": pl.Int64, "rank": pl.Int64, "step": pl.Int64, "turn": pl.Int64, "layer": pl.Int32, "kind": pl.String,
     "phase": pl.String, "backward": pl.Boolean, "group": pl.String, "members": pl.List(pl.Int64), "tier": pl.String,
     "complete": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64, "transfer_ns": pl.Int64,
-    "exposed_transfer_ns": pl.Int64, "remote_bytes": pl.Float64, "bottleneck_bytes": pl.Float64,
-    "mean_bytes": pl.Float64, "bottleneck_rank": pl.Int64, "bottleneck_receives": pl.Boolean,
+    "exposed_transfer_ns": pl.Int64, "even_links_ns": pl.Float64, "remote_bytes": pl.Float64,
+    "bottleneck_bytes": pl.Float64, "mean_bytes": pl.Float64, "bottleneck_rank": pl.Int64,
+    "bottleneck_receives": pl.Boolean,
 }  # fmt: skip
 
 
@@ -40,9 +40,9 @@ def exchange(
 
 
 def causes(
-    rows: Sequence[dict[str, Any]], *, num_steps: int = 1, models: Any = MODELS
+    rows: Sequence[dict[str, Any]], *, num_steps: int = 1, models: Any = MODELS, links: Sequence[SlowLink] = ()
 ) -> list[tuple[str, int | None, float]]:
-    found = transfer_causes(pl.DataFrame(list(rows), SCHEMA), models, num_steps)
+    found = transfer_causes(pl.DataFrame(list(rows), SCHEMA), models, num_steps, links)
     assert found["charged_ns"].sum() == 0
     assert found["transfer_ns"].to_list() == found["cost_ns"].to_list()
     return found.select("cause", "culprit", "cost_ns").rows()
@@ -124,14 +124,18 @@ def test_reductions_over_a_slow_groups_links_lose_as_much() -> None:
     assert causes([*rows, *reduction]) == [("slow_network", None, pytest.approx(6 * 400 + 450))]
 
 
-def test_the_rank_whose_bytes_the_times_follow_is_named() -> None:
-    """Rank 4's port is slow: whatever the others exchange, the group's time goes with what rank 4 exchanges."""
-    draw = np.random.default_rng(0)
-    rows = []
-    for turn in range(40):
-        fast = {rank: float(size) for rank, size in enumerate(draw.integers(900, 1100, 3))}
-        slow = {3 + rank: float(size) for rank, size in enumerate(draw.integers(900, 1100, 3))}
-        rows += exchange(2 * turn, fast, span=round(max(fast.values())), turn=turn)
-        rows += exchange(2 * turn + 1, slow, span=round(3 * slow[4]), turn=turn)
-    named = [(cause, culprit) for cause, culprit, _ in causes(rows, models={})]
-    assert named == [("slow_network", 4)]
+def test_a_slow_link_costs_what_its_exchanges_and_reductions_take_beyond_usual_links() -> None:
+    """Two exchanges of 1,000 ns that usual links would do in 400, and a reduction that loses six tenths of 500."""
+    members = {rank: 100.0 for rank in range(3)}
+    rows = [*exchange(0, members, span=1_000, even_links_ns=400.0), *exchange(1, members, span=1_000, exposed=0.5,
+            even_links_ns=400.0)]  # fmt: skip
+    rows += exchange(2, dict.fromkeys(range(3), 0.0), span=500, kind="all_reduce", bottleneck_bytes=None)
+    rows += exchange(3, {0: 0.0, 2: 0.0}, span=500, kind="all_reduce", bottleneck_bytes=None)  # not over rank 1's link
+    link = SlowLink("within host", (0, 1, 2), (1,), 0.4, 10.0, "data sheet", 9)
+    assert causes(rows, links=[link]) == [("slow_network", 1, pytest.approx(600 + 300 + 300))]
+
+
+def test_a_slow_host_has_no_single_culprit_and_its_group_is_not_compared_again() -> None:
+    rows = side_by_side(2.0, even_links_ns=400.0)
+    link = SlowLink("within host", (2, 3), (2, 3), 0.5, 1.0, "groups beside it", 9)
+    assert causes(rows, links=[link]) == [("slow_network", None, pytest.approx(6 * 400))]
