@@ -64,9 +64,9 @@ def alone() -> Mesh:
     return single_mesh()
 
 
-def together(ep_size: int, layout: str = "contiguous") -> Mesh:
-    """The pool's ranks in expert groups of ``ep_size``."""
-    return make_mesh(ep_size, layout, torch.device("cpu"))
+def together(ep_size: int, layout: str = "contiguous", tp_size: int = 1) -> Mesh:
+    """The pool's ranks in expert groups of ``ep_size`` and tensor groups of ``tp_size``."""
+    return make_mesh(ep_size, layout, torch.device("cpu"), tp_size)
 
 
 def losses_of(trainer: Trainer, steps: int) -> list[float]:

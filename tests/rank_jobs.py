@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,29 +12,31 @@ import torch.distributed as dist
 from miniature import losses_of, mini_trainer, resumed_losses, together
 from moescope_hooks import Schedule, clock, observe
 from moescope_hooks.routing import Routing
+from toy_moe import ToyModel, train_toy
 
 from moescope.trainer import checkpoint
 from moescope.trainer.comm import Splits, exchange_rows
 from moescope.trainer.config import Config
 from moescope.trainer.moe import MoE
+from moescope.trainer.overlap import run
 
 STEPS = 20
 
 
-def train(config: Config, ep_size: int, layout: str) -> tuple[list[float], dict[str, float]]:
-    """Losses of ``STEPS`` steps and the validation losses after them."""
-    trainer = mini_trainer(config, together(ep_size, layout))
-    return losses_of(trainer, STEPS), trainer.validate()
+def train(config: Config, ep_size: int, layout: str, steps: int = STEPS) -> tuple[list[float], dict[str, float]]:
+    """Losses of ``steps`` steps and the validation losses after them."""
+    trainer = mini_trainer(config, together(ep_size, layout, config.parallel.tp_size))
+    return losses_of(trainer, steps), trainer.validate()
 
 
-def exchange(empty_rank: int) -> bool:
+def exchange(empty_rank: int, overlapped: bool) -> bool:
     """Each rank sends i + 1 rows to rank i, the empty rank none; the gradient of the sum comes back as ones."""
     group = together(4).expert
     rank = dist.get_rank()
     send = tuple(0 if rank == empty_rank else peer + 1 for peer in range(4))
     recv = tuple(0 if peer == empty_rank else rank + 1 for peer in range(4))
     x = torch.full((sum(send), 3), float(rank), requires_grad=True)
-    out = exchange_rows(x, Splits(send, recv), group, "dispatch", 0)
+    out = run(exchange_rows(x, Splits(send, recv), group, "dispatch", 0, overlapped=overlapped))
     (out * torch.arange(1.0, 4.0)).sum().backward()
     expected = torch.cat([torch.full((n, 3), float(peer)) for peer, n in enumerate(recv)])
     assert x.grad is not None
@@ -58,7 +61,7 @@ def meet_without(absent: int) -> bool:
 
 def observe_training(config: Config, out: Path, ep_size: int) -> tuple[list[float], list[list[int]]]:
     """Train under ``observe``; returns the losses and a direct count: [layer, counts...] per forward pass."""
-    trainer = mini_trainer(config, together(ep_size))
+    trainer = mini_trainer(config, together(ep_size, tp_size=config.parallel.tp_size))
     direct: list[list[int]] = []
     for module in trainer.model.modules():
         if isinstance(module, MoE):
@@ -73,13 +76,27 @@ def observe_training(config: Config, out: Path, ep_size: int) -> tuple[list[floa
     return losses, direct
 
 
+def observe_on_demand(out: Path, steps: int) -> None:
+    """Train a toy until a window that rank 3 asked for by a file has been recorded by ranks 1 and 2."""
+    file, model = out / "profile", ToyModel()
+    schedule = Schedule(start=None, steps=steps, on_file=file)
+    with observe(model, out=out, profile=schedule, measure_clock=False) as obs:
+        for step in range(400):
+            train_toy(model, obs, steps=1)
+            if step == 5 and dist.get_rank() == 3:
+                (out / "beside").write_text('{"ranks": [1, 2]}')
+                (out / "beside").rename(file)
+            time.sleep(0.005)
+            dist.barrier()
+
+
 def _direct_count(layer: int, direct: list[list[int]]) -> Callable[[Routing], None]:
     return lambda routing: direct.append([layer, *routing.counts_E.tolist()])
 
 
 def save_and_go_on(config: Config, out: Path, ep_size: int) -> list[float]:
     """Train 3 steps, save, and train 3 more: their losses."""
-    trainer = mini_trainer(config, together(ep_size))
+    trainer = mini_trainer(config, together(ep_size, tp_size=config.parallel.tp_size))
     losses_of(trainer, 3)
     checkpoint.save(trainer, out, 3, keep=1)
     return [float(trainer.train_step(step, None)[0][0]) for step in range(3, 6)]
@@ -87,4 +104,4 @@ def save_and_go_on(config: Config, out: Path, ep_size: int) -> list[float]:
 
 def load_and_go_on(config: Config, out: Path, ep_size: int) -> list[float]:
     """Load the latest checkpoint and train 3 steps: their losses."""
-    return resumed_losses(mini_trainer(config, together(ep_size)), out)
+    return resumed_losses(mini_trainer(config, together(ep_size, tp_size=config.parallel.tp_size)), out)

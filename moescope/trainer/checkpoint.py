@@ -21,9 +21,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from moescope.errors import DataMissingError, InputUnreadableError
 from moescope.trainer.experts import Experts
+from moescope.trainer.grads import local_part
 
 if TYPE_CHECKING:
     from moescope.trainer.loop import Trainer
@@ -56,7 +59,7 @@ def save(trainer: Trainer, run: Path, next_step: int, keep: int) -> Path:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
     _barrier(trainer)
-    with _unwarned():
+    with unwarned():
         save_state(_state(trainer), storage_writer=FileSystemWriter(beside), no_dist=_alone(trainer))
     if main_rank:
         progress = {"next_step": next_step, "draws": [router.draws.count for router in trainer.routers]}
@@ -78,7 +81,7 @@ def load(trainer: Trainer, folder: Path) -> int:
         raise InputUnreadableError(f"{folder} is not a whole checkpoint: {error}") from error
     _make_optimizer_state(trainer)
     try:
-        with _unwarned():
+        with unwarned():
             load_state(_state(trainer), storage_reader=FileSystemReader(folder), no_dist=_alone(trainer))
     except CheckpointException as error:
         raise InputUnreadableError(
@@ -100,7 +103,7 @@ def _alone(trainer: Trainer) -> bool:
 
 
 @contextmanager
-def _unwarned() -> Iterator[None]:
+def unwarned() -> Iterator[None]:
     """Without torch's remark that a single process saves alone: that is meant."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -122,7 +125,7 @@ def _state(trainer: Trainer) -> dict[str, Any]:
             if experts is None:
                 state[f"{kind}/{name}"] = tensor
             else:
-                state |= {f"{kind}/{name}/{expert}": tensor[i] for i, expert in enumerate(experts)}
+                state |= {f"{kind}/{name}/{expert}": part for expert, part in _by_expert(tensor, experts)}
         if "step" in moments:
             state[f"step/{name}"] = moments["step"]
     buffers = trainer.model.state_dict()
@@ -136,6 +139,14 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, lis
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             yield f"{module_name}.{name}", parameter, module.experts if isinstance(module, Experts) else None
+
+
+def _by_expert(tensor: Tensor, experts: list[int]) -> Iterator[tuple[int, Tensor]]:
+    """(expert, its slice) for each of ``experts`` that this rank holds; a shard holds some of them, whole."""
+    local, first = local_part(tensor), 0
+    if isinstance(tensor, DTensor):
+        first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1][0]
+    yield from zip(experts[first : first + len(local)], local, strict=True)
 
 
 def _make_optimizer_state(trainer: Trainer) -> None:

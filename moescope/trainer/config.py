@@ -29,9 +29,48 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
 
+    def __post_init__(self) -> None:
+        if self.train.two_batch_overlap:
+            self._check_halves()
+        recompute, tensor_parallel = self.train.recompute, self.parallel.tp_size > 1
+        require(
+            not (self.train.offload_activations and recompute == "full"),
+            "train.offload_activations",
+            True,
+            "needs train.recompute = none or experts: recomputed layers keep nothing that could be offloaded",
+        )
+        require(
+            not (self.train.shard_optimizer and tensor_parallel),
+            "train.shard_optimizer",
+            True,
+            "needs parallel.tp_size = 1: attention weights are shared out among those ranks already",
+        )
+        slow = self.control.slow_rank
+        rule = "needs parallel.tp_size = 1: one rank alone cannot repeat an attention that several share"
+        require(not (slow >= 0 and tensor_parallel), "control.slow_rank", slow, rule)
+
+    def _check_halves(self) -> None:
+        """What must hold so that two halves of a microbatch do what the whole one does."""
+        train, key = self.train, "train.two_batch_overlap"
+        size = train.microbatch_sequences
+        require(size % 2 == 0, "train.microbatch_sequences", size, f"must be even with {key}")
+        require(train.recompute != "full", key, True, "needs train.recompute = none or experts")
+        require(
+            self.moe.capacity_factor == 0,
+            key,
+            True,
+            "needs moe.capacity_factor = 0: a half would drop other rows than a whole microbatch",
+        )
+        require(
+            self.moe.noise == 0 and self.control.routing == "learned",
+            key,
+            True,
+            "needs moe.noise = 0 and control.routing = learned: halves would draw other numbers than the whole",
+        )
+
     def check_world(self, world_size: int) -> None:
         """Check what depends on the number of ranks."""
-        ep_size = self.ep_size(world_size)
+        ep_size, tp_size = self.ep_size(world_size), self.parallel.tp_size
         require(world_size % ep_size == 0, "parallel.ep_size", ep_size, f"must divide the {world_size} ranks")
         require(
             self.moe.num_experts % ep_size == 0,
@@ -39,6 +78,14 @@ class Config:
             self.moe.num_experts,
             f"must be a multiple of parallel.ep_size = {ep_size}",
         )
+        require(
+            world_size % tp_size == 0 and self.model.num_heads % tp_size == 0,
+            "parallel.tp_size",
+            tp_size,
+            f"must divide the {world_size} ranks and model.num_heads = {self.model.num_heads}",
+        )
+        rule = "needs more than one rank to share the optimizer out among"
+        require(not self.train.shard_optimizer or world_size > 1, "train.shard_optimizer", True, rule)
         per_round = world_size * self.train.microbatch_sequences
         require(
             self.train.global_batch_sequences % per_round == 0,

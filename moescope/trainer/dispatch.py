@@ -17,6 +17,8 @@ from torch import Tensor
 from moescope.trainer.capacity import capacity_of, places_in_expert
 from moescope.trainer.comm import Splits, exchange_counts, exchange_rows
 from moescope.trainer.mesh import Group
+from moescope.trainer.overlap import Steps
+from moescope.trainer.placement import Placement
 from moescope.trainer.settings.model import MoEConfig
 
 
@@ -39,11 +41,11 @@ class Dispatcher(Protocol):
 
     def dispatch(
         self, x_TD: Tensor, weights_TK: Tensor, experts_TK: Tensor, counts_E: Tensor
-    ) -> tuple[Tensor, list[int], Metadata]:
+    ) -> Steps[tuple[Tensor, list[int], Metadata]]:
         """The rows for this rank's experts in expert order [R, D], how many each gets [e], and the way back."""
         ...
 
-    def combine(self, out_RD: Tensor, metadata: Metadata) -> Tensor:
+    def combine(self, out_RD: Tensor, metadata: Metadata) -> Steps[Tensor]:
         """The experts' outputs back at their tokens, weighted and summed, [T, D]."""
         ...
 
@@ -68,11 +70,14 @@ class AllToAllDispatcher:
     among them, and no counts are exchanged.
     """
 
-    def __init__(self, layer: int, group: Group, placement: list[int], config: MoEConfig) -> None:
-        """``placement``: the member of the group that holds each expert, [E]; every member holds as many."""
+    def __init__(
+        self, layer: int, group: Group, placement: Placement, config: MoEConfig, *, overlapped: bool = False
+    ) -> None:
+        """``overlapped``: stop while rows are under way, for something else to be computed."""
         self.layer = layer
         self.group = group
         self.config = config
+        self.overlapped = overlapped
         self.num_local = len(placement) // group.size
         order_E = sorted(range(len(placement)), key=lambda expert: placement[expert])
         self._expert_of_slot = torch.tensor(order_E)
@@ -81,7 +86,7 @@ class AllToAllDispatcher:
 
     def dispatch(
         self, x_TD: Tensor, weights_TK: Tensor, experts_TK: Tensor, counts_E: Tensor
-    ) -> tuple[Tensor, list[int], Metadata]:
+    ) -> Steps[tuple[Tensor, list[int], Metadata]]:
         """See :class:`Dispatcher`."""
         self._move_to(x_TD.device)
         if self.config.capacity_factor and self.config.capacity_pad:
@@ -97,19 +102,19 @@ class AllToAllDispatcher:
             tokens_N, dropped_E = plan.order_A[:num_sent] // weights_TK.shape[1], plan.dropped_E
             home_A = plan.home_A if dropped_E is None else plan.home_A.clamp(max=num_sent)
         x_ND = traced("permute", self.layer, lambda x: _rows(x, tokens_N, spare=self.config.capacity_pad), x_TD)
-        x_RD = exchange_rows(x_ND, splits, self.group, "dispatch", self.layer)
+        x_RD = yield from self._exchange(x_ND, splits, "dispatch")
         regroup_R = regroup_index(received_me, x_TD.device)
         if regroup_R is not None:
             x_RD = traced("permute", self.layer, lambda x: x.index_select(0, regroup_R), x_RD)
         counts_e = [sum(column) for column in zip(*received_me, strict=True)]
         return x_RD, counts_e, Metadata(weights_TK, home_A, splits, regroup_R, dropped_E)
 
-    def combine(self, out_RD: Tensor, metadata: Metadata) -> Tensor:
+    def combine(self, out_RD: Tensor, metadata: Metadata) -> Steps[Tensor]:
         """See :class:`Dispatcher`."""
         regroup_R = metadata.regroup_R
         if regroup_R is not None:
             out_RD = traced("unpermute", self.layer, lambda x: x.index_select(0, regroup_R.argsort()), out_RD)
-        out_ND = exchange_rows(out_RD, metadata.splits.back(), self.group, "combine", self.layer)
+        out_ND = yield from self._exchange(out_RD, metadata.splits.back(), "combine")
         spare = metadata.dropped_E is not None
         return traced(
             "unpermute",
@@ -118,6 +123,9 @@ class AllToAllDispatcher:
             out_ND,
             metadata.weights_TK,
         )
+
+    def _exchange(self, x: Tensor, splits: Splits, phase: str) -> Steps[Tensor]:
+        return exchange_rows(x, splits, self.group, phase, self.layer, overlapped=self.overlapped)
 
     def _move_to(self, device: torch.device) -> None:
         if self._slot_of_expert.device != device:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from moescope.trainer.config import Config
+from moescope.trainer.dense import dense_hidden_dim, moe_layers
 
 DENSE_PEAK_TFLOPS = {
     "H100": {"bfloat16": 989.5, "float32": 66.9},
@@ -36,11 +37,10 @@ def model_cost(config: Config) -> Cost:
     positions on average, 2 FLOPs each, three times for forward and backward).
     """
     model, moe = config.model, config.moe
-    num_moe = model.num_layers - model.num_dense_layers
-    attention = 4 * model.dim**2
-    dense = 3 * model.dim * model.dense_hidden_dim
+    num_moe = len(moe_layers(config))
+    dense_widths = [dense_hidden_dim(config, layer) for layer in range(model.num_layers - num_moe)]
     expert = 3 * model.dim * moe.expert_hidden_dim
-    always = model.num_layers * attention + model.num_dense_layers * dense
+    always = model.num_layers * 4 * model.dim**2 + 3 * model.dim * sum(dense_widths)
     always += num_moe * (model.dim * moe.num_experts + moe.num_shared_experts * expert) + model.dim * model.vocab_size
     vectors = (2 * model.num_layers + 1) * model.dim
     lookup = model.dim * model.vocab_size

@@ -48,7 +48,8 @@ def run_rank(job: Job) -> None:
     try:
         world_size = dist.get_world_size()
         job.config.check_world(world_size)
-        mesh = make_mesh(job.config.ep_size(world_size), job.config.parallel.ep_layout, device)
+        parallel = job.config.parallel
+        mesh = make_mesh(job.config.ep_size(world_size), parallel.ep_layout, device, parallel.tp_size)
         train(job, mesh, _say if mesh.rank == 0 else _say_nothing)
     except RuntimeError as error:
         if any(sign in str(error) for sign in LOST_PEER):

@@ -20,17 +20,21 @@ from moescope_hooks.writer import write_atomically
 from torch import Tensor
 
 from moescope.trainer import checkpoint
+from moescope.trainer.attention import share_heads
 from moescope.trainer.comm import sum_over
 from moescope.trainer.config import Config
 from moescope.trainer.data import Batches, Corpus, load_corpus, validation_sequences
 from moescope.trainer.grads import Gradients, optimizer_groups
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.model import Transformer
-from moescope.trainer.placement import placement_of
+from moescope.trainer.offload import Offload
+from moescope.trainer.placement import placements_of
 from moescope.trainer.presets import to_toml
 from moescope.trainer.progress import Say, Status, learning_rate, schedule_of
 from moescope.trainer.runfile import describe_ranks, describe_training, read_run
 from moescope.trainer.settings.rules import ConfigError
+from moescope.trainer.sharded import ShardedGradients, shard
+from moescope.trainer.upcycle import upcycle
 
 
 class Trainer:
@@ -41,11 +45,19 @@ class Trainer:
         self.config = config
         self.mesh = mesh
         self.corpus = corpus or load_corpus(config.data, config.train.sequence_length)
-        self.placement = placement_of(config, mesh.expert.size)
-        self.model = Transformer(config, mesh, self.placement).to(mesh.device)
+        self.placements = placements_of(config, mesh.expert.size)
+        self.model = Transformer(config, mesh, self.placements).to(mesh.device)
         train = config.train
+        if config.model.upcycle_from:
+            upcycle(self.model, config)
+        share_heads(self.model, mesh.tensor, mesh.device)
+        if train.shard_optimizer:
+            shard(self.model, mesh)
         self.routers = self.model.routers()
-        self.gradients = Gradients(self.model, mesh, train.bucket_bytes)
+        self.gradients: Gradients | ShardedGradients = (ShardedGradients if train.shard_optimizer else Gradients)(
+            self.model, mesh, train.bucket_bytes
+        )
+        self.offload = Offload(self.model.parameters(), mesh.device) if train.offload_activations else nullcontext()
         self.optimizer = torch.optim.AdamW(
             optimizer_groups(self.model, train),
             lr=train.learning_rate,
@@ -65,13 +77,15 @@ class Trainer:
         for router in self.routers:
             router.global_share.begin_step()
         self.model.faults.stall_data()
-        for tokens_BS, targets_BS in self.batches.microbatches(
+        microbatches = self.batches.microbatches(
             step, self.mesh.rank, world.size, train.microbatch_sequences, self.mesh.device
-        ):
+        )
+        for index, (tokens_BS, targets_BS) in enumerate(microbatches):
             if obs is not None:
                 obs.microbatch()
-            with self._autocast():
+            with self._autocast(), self.offload:
                 loss = self.model(tokens_BS, targets_BS)
+            self.gradients.before_backward(last=index == self.num_microbatches - 1)
             ((loss.cross_entropy + loss.penalty) / self.num_microbatches).backward()
             sums += torch.stack([loss.cross_entropy.detach(), loss.balance])
         self.gradients.reduce()
@@ -135,7 +149,7 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
     trainer = Trainer(config, mesh)
     first_step, restarts = _resume(trainer, out, say) if job.resume else (0, [])
     run = describe_ranks(out, mesh, job.command)
-    run |= describe_training(config, mesh, trainer.placement, trainer.corpus) | {"restarts": restarts}
+    run |= describe_training(config, mesh, trainer.placements, trainer.corpus) | {"restarts": restarts}
     if mesh.rank == 0:
         write_run(out, run)
         write_atomically(out / "config.toml", lambda path: path.write_text(to_toml(config), encoding="utf-8"))

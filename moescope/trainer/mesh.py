@@ -44,6 +44,10 @@ class Mesh:
     """Ranks that together hold every expert once."""
     replica: Group
     """Ranks that hold the same experts as this one."""
+    tensor: Group
+    """Ranks that share the attention heads."""
+    tensor_replica: Group
+    """Ranks that hold the same attention heads as this one."""
     ep_groups: tuple[tuple[int, ...], ...]
 
 
@@ -58,21 +62,25 @@ def expert_groups(world_size: int, ep_size: int, layout: str) -> list[tuple[int,
 def single_mesh(device: torch.device | None = None) -> Mesh:
     """One rank alone, without a process group."""
     alone = Group((0,), 0, None)
-    return Mesh(0, device or torch.device("cpu"), alone, alone, alone, ((0,),))
+    return Mesh(0, device or torch.device("cpu"), alone, alone, alone, alone, alone, ((0,),))
 
 
-def make_mesh(ep_size: int, layout: str, device: torch.device) -> Mesh:
+def make_mesh(ep_size: int, layout: str, device: torch.device, tp_size: int = 1) -> Mesh:
     """Make the groups; every rank of the initialised default group calls it with the same arguments."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ep_groups = expert_groups(world_size, ep_size, layout)
     replicas = [tuple(group[member] for group in ep_groups) for member in range(ep_size)]
     world = Group(tuple(range(world_size)), rank, dist.group.WORLD if world_size > 1 else None)
+    tp_groups = expert_groups(world_size, tp_size, "contiguous")
+    tp_replicas = [tuple(group[member] for group in tp_groups) for member in range(tp_size)]
     return Mesh(
         rank,
         device,
         world,
         _make_groups(ep_groups, rank, "expert"),
         _make_groups(replicas, rank, "replica"),
+        _make_groups(tp_groups, rank, "tensor"),
+        _make_groups(tp_replicas, rank, "tensor_replica") if tp_size > 1 else world,
         tuple(ep_groups),
     )
 

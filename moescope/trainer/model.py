@@ -1,35 +1,37 @@
 """A decoder-only transformer whose upper layers are mixtures of experts.
 
-Legend: B sequences, S positions, T = B * S tokens, D model width, H heads, h head width, V vocabulary.
+Legend: B sequences, S positions, D model width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Mapping
+from typing import NamedTuple, cast
 
 import torch
-from moescope_hooks.ranges import traced
+from moescope_hooks.ranges import microbatch_now, set_microbatch, traced
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from moescope.trainer.attention import Attention, rotary_tables
 from moescope.trainer.config import Config
+from moescope.trainer.dense import dense_hidden_dim
 from moescope.trainer.experts import Experts, SwiGLU
 from moescope.trainer.faults import Faults
 from moescope.trainer.mesh import Mesh
 from moescope.trainer.moe import MoE
-from moescope.trainer.router import Router
+from moescope.trainer.overlap import Steps, alternate, run
+from moescope.trainer.placement import Placement
+from moescope.trainer.router import Objective, Routed, Router
 from moescope.trainer.seeds import generator_for
-from moescope.trainer.settings.model import ModelConfig
 
 LayerOut = tuple[Tensor, Tensor, Tensor]
 """The residual stream after a layer, its router's penalty and its balancing objective."""
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """The losses of one microbatch, as means over its tokens."""
 
     cross_entropy: Tensor
@@ -53,59 +55,37 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
-class Attention(nn.Module):
-    """Causal self-attention with rotary positions."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.num_heads = config.num_heads
-        self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
-        self.out = nn.Linear(config.dim, config.dim, bias=False)
-
-    def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
-        q, k, v = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x_BSD).chunk(3, dim=-1)
-        )
-        q, k = rotate(q, cos_Sh, sin_Sh), rotate(k, cos_Sh, sin_Sh)
-        y_BHSh = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.out(y_BHSh.transpose(1, 2).flatten(2))
-        return out
-
-
-def rotary_tables(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position times frequency, [S, h]; frequencies theta^(-2i/h) (Su et al., RoFormer)."""
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angles = torch.arange(seq_len, dtype=torch.float64)[:, None] * frequencies
-    angles_Sh = torch.cat([angles, angles], dim=-1)
-    return angles_Sh.cos().float(), angles_Sh.sin().float()
-
-
-def rotate(x_BHSh: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> Tensor:
-    """Turn each pair (x[i], x[i + h/2]) by its position's angle."""
-    first, second = x_BHSh.chunk(2, dim=-1)
-    turned = x_BHSh * cos_Sh + torch.cat([-second, first], dim=-1) * sin_Sh
-    return turned.to(x_BHSh.dtype)
-
-
 class Block(nn.Module):
     """One decoder layer: attention, then a dense block or a mixture of experts."""
 
-    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int], faults: Faults) -> None:
+    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: Placement | None, faults: Faults) -> None:
+        """``placement``: the member that holds each expert; None for a layer without experts."""
         super().__init__()
         model = config.model
         self.layer = layer
         self.attention_norm = RMSNorm(model.dim, model.norm_eps)
         self.attention = Attention(model)
         self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
-        dense = layer < model.num_dense_layers
-        self.ffn: MoE | SwiGLU = (
-            SwiGLU(model.dim, model.dense_hidden_dim) if dense else MoE(config, layer, mesh, placement, faults)
-        )
+        self.ffn: MoE | SwiGLU
+        if placement is None:
+            self.ffn = SwiGLU(model.dim, dense_hidden_dim(config, layer))
+        else:
+            self.ffn = MoE(config, layer, mesh, placement, faults)
         self.faults = faults
 
     def forward(self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor) -> LayerOut:
         """The residual stream after this layer, the router's penalty and its balancing objective."""
+        x_BSD, routed, objective = run(self.steps(x_BSD, cos_Sh, sin_Sh))
+        if isinstance(self.ffn, MoE) and routed is not None:
+            objective = objective or self.ffn.judge([routed])
+            return x_BSD, objective.penalty, objective.balance
+        nothing = x_BSD.new_zeros(())
+        return x_BSD, nothing, nothing
+
+    def steps(
+        self, x_BSD: Tensor, cos_Sh: Tensor, sin_Sh: Tensor
+    ) -> Steps[tuple[Tensor, Routed | None, Objective | None]]:
+        """The residual stream, and of a mixture of experts what :meth:`MoE.steps` says of the routing."""
 
         def attend(x_BSD: Tensor) -> Tensor:
             x_BSD = self.faults.slow_down(x_BSD, lambda x: self.attention(x, cos_Sh, sin_Sh))
@@ -114,25 +94,26 @@ class Block(nn.Module):
 
         x_BSD = x_BSD + traced("attention", self.layer, attend, x_BSD)
         if isinstance(self.ffn, MoE):
-            y_BSD, routed = self.ffn(self.ffn_norm(x_BSD))
-            return x_BSD + y_BSD, routed.penalty, routed.balance
-        dense, nothing = self.ffn, x_BSD.new_zeros(())
-        return x_BSD + traced("dense", self.layer, lambda x: dense(self.ffn_norm(x)), x_BSD), nothing, nothing
+            y_BSD, routed, objective = yield from self.ffn.steps(self.ffn_norm(x_BSD))
+            return x_BSD + y_BSD, routed, objective
+        dense = self.ffn
+        return x_BSD + traced("dense", self.layer, lambda x: dense(self.ffn_norm(x)), x_BSD), None, None
 
 
 class Transformer(nn.Module):
     """The whole model as this rank holds it: everything but the experts, and this rank's experts."""
 
-    def __init__(self, config: Config, mesh: Mesh, placement: list[int]) -> None:
-        """``placement``: the member of the expert group that holds each expert, [num_experts]."""
+    def __init__(self, config: Config, mesh: Mesh, placements: Mapping[int, Placement]) -> None:
+        """``placements``: of every layer with experts, the member of the expert group that holds each."""
         super().__init__()
         model = config.model
         self.config = config
         self.embedding = nn.Embedding(model.vocab_size, model.dim)
         faults = Faults(config.control, mesh.rank, mesh.device)
-        self.layers = nn.ModuleList(Block(config, i, mesh, placement, faults) for i in range(model.num_layers))
+        self.layers = nn.ModuleList(Block(config, i, mesh, placements.get(i), faults) for i in range(model.num_layers))
         self.faults = faults
-        self.num_moe_layers = model.num_layers - model.num_dense_layers
+        self.num_moe_layers = len(placements)
+        self.in_halves = config.train.two_batch_overlap
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
         cos_Sh, sin_Sh = rotary_tables(config.train.sequence_length, model.dim // model.num_heads, model.rope_theta)
@@ -145,6 +126,8 @@ class Transformer(nn.Module):
     def forward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Loss:
         """The losses of predicting ``targets_BS`` from ``tokens_BS``."""
         self.faults.stall_host()
+        if self.in_halves and self.training:
+            return self._in_halves(tokens_BS, targets_BS)
         x_BSD = self.embedding(tokens_BS)
         penalty, balance = x_BSD.new_zeros(()), x_BSD.new_zeros(())
         for block in self.layers:
@@ -152,6 +135,26 @@ class Transformer(nn.Module):
             penalty, balance = penalty + layer_penalty, balance + layer_balance
         cross_entropy = traced("head", None, lambda x: self._cross_entropy(x, targets_BS), x_BSD)
         return Loss(cross_entropy, penalty, balance / max(1, self.num_moe_layers))
+
+    def _in_halves(self, tokens_BS: Tensor, targets_BS: Tensor) -> Loss:
+        """The same losses from two halves that take turns; they count as microbatches of their own."""
+        first = 2 * (microbatch_now() or 0)
+        pairs = zip(tokens_BS.chunk(2), targets_BS.chunk(2), strict=True)
+        halves = alternate([self._half(*pair) for pair in pairs], lambda half: set_microbatch(first + half))
+        cross_entropy = torch.stack([half[0] for half in halves]).mean()
+        penalty, balance = cross_entropy.new_zeros(()), cross_entropy.new_zeros(())
+        for layer, *parts in zip(self._moe_layers(), *(half[1] for half in halves), strict=True):
+            objective = layer.judge(parts)
+            penalty, balance = penalty + objective.penalty, balance + objective.balance
+        return Loss(cross_entropy, penalty, balance / max(1, self.num_moe_layers))
+
+    def _half(self, tokens_BS: Tensor, targets_BS: Tensor) -> Steps[tuple[Tensor, list[Routed]]]:
+        """Cross-entropy and the layers' routing."""
+        x_BSD, decisions = self.embedding(tokens_BS), []
+        for block in self.layers:
+            x_BSD, routed, _ = yield from cast(Block, block).steps(x_BSD, self.cos_Sh, self.sin_Sh)
+            decisions += [] if routed is None else [routed]
+        return traced("head", None, lambda x: self._cross_entropy(x, targets_BS), x_BSD), decisions
 
     def _layer(self, block: nn.Module, x_BSD: Tensor) -> LayerOut:
         arguments = (x_BSD, self.cos_Sh, self.sin_Sh)
@@ -163,9 +166,12 @@ class Transformer(nn.Module):
         logits_BSV = self.head(self.norm(x_BSD)).float()
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
 
+    def _moe_layers(self) -> list[MoE]:
+        return [m for m in self.modules() if isinstance(m, MoE)]
+
     def routers(self) -> list[Router]:
         """The routers from bottom to top."""
-        return [m for m in self.modules() if isinstance(m, Router)]
+        return [layer.router for layer in self._moe_layers()]
 
     def expert_parameters(self) -> list[nn.Parameter]:
         """Parameters of which every rank of the expert group holds others."""

@@ -6,7 +6,7 @@ Legend: B sequences, S positions, T = B * S tokens, D model width, K experts per
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -21,13 +21,15 @@ from moescope.trainer.dispatch import AllToAllDispatcher, Dispatcher
 from moescope.trainer.experts import Experts, SwiGLU
 from moescope.trainer.faults import Faults
 from moescope.trainer.mesh import Mesh
-from moescope.trainer.router import Routed, Router
+from moescope.trainer.overlap import Steps, run
+from moescope.trainer.placement import Placement
+from moescope.trainer.router import Objective, Routed, Router
 
 
 class MoE(nn.Module):
     """One layer of experts; reports its routing to whoever registers a hook."""
 
-    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: list[int], faults: Faults) -> None:
+    def __init__(self, config: Config, layer: int, mesh: Mesh, placement: Placement, faults: Faults) -> None:
         """``placement``: the member of the expert group that holds each expert, [num_experts]."""
         super().__init__()
         self.layer = layer
@@ -36,7 +38,8 @@ class MoE(nn.Module):
         mine = [expert for expert, member in enumerate(placement) if member == mesh.expert.index]
         self.experts = Experts(mine, dim, moe.expert_hidden_dim, moe.expert_compute)
         self.shared = SwiGLU(dim, moe.num_shared_experts * moe.expert_hidden_dim) if moe.num_shared_experts else None
-        self.dispatcher: Dispatcher = AllToAllDispatcher(layer, mesh.expert, placement, moe)
+        self.in_halves = config.train.two_batch_overlap
+        self.dispatcher: Dispatcher = AllToAllDispatcher(layer, mesh.expert, placement, moe, overlapped=self.in_halves)
         self.faults = faults
         self.recompute_experts = config.train.recompute == "experts"
         self._routing_hooks: OrderedDict[int, Callable[[Routing], None]] = OrderedDict()
@@ -47,22 +50,33 @@ class MoE(nn.Module):
         self._routing_hooks[handle.id] = hook
         return handle
 
-    def forward(self, x_BSD: Tensor) -> tuple[Tensor, Routed]:
-        """The layer's output [B, S, D] and the router's decision."""
+    def forward(self, x_BSD: Tensor) -> tuple[Tensor, Objective]:
+        """The layer's output [B, S, D] and the routing's objective."""
+        out_BSD, routed, objective = run(self.steps(x_BSD))
+        return out_BSD, objective or self.judge([routed])
+
+    def steps(self, x_BSD: Tensor) -> Steps[tuple[Tensor, Routed, Objective | None]]:
+        """Output and decision, and their objective unless a microbatch comes in halves, which :meth:`judge` judges."""
         x_TD = x_BSD.flatten(0, 1)
-        routed, weights_TK = self._route(x_TD)
-        rows_RD, counts_e, metadata = self.dispatcher.dispatch(x_TD, weights_TK, routed.experts_TK, routed.counts_E)
+        routed, objective, weights_TK = self._route(x_TD)
+        rows_RD, counts_e, metadata = yield from self.dispatcher.dispatch(
+            x_TD, weights_TK, routed.experts_TK, routed.counts_E
+        )
         self._report(x_TD, routed, metadata.dropped_E)
         out_RD = traced("experts", self.layer, lambda x: self._compute(x, counts_e), rows_RD)
-        out_TD = self.dispatcher.combine(out_RD, metadata)
+        out_TD = yield from self.dispatcher.combine(out_RD, metadata)
         if self.shared is not None:
             out_TD = out_TD + traced("shared", self.layer, self.shared, x_TD)
-        return out_TD.view_as(x_BSD), routed
+        return out_TD.view_as(x_BSD), routed, objective
 
-    def _route(self, x_TD: Tensor) -> tuple[Routed, Tensor]:
-        def region(x: Tensor) -> tuple[Routed, Tensor]:
+    def judge(self, parts: Sequence[Routed]) -> Objective:
+        """The objective of a microbatch that was routed in ``parts``."""
+        return traced("router", self.layer, lambda: self.router.judge(parts))
+
+    def _route(self, x_TD: Tensor) -> tuple[Routed, Objective | None, Tensor]:
+        def region(x: Tensor) -> tuple[Routed, Objective | None, Tensor]:
             routed: Routed = self.router(x)
-            return routed, routed.weights_TK
+            return routed, None if self.in_halves and self.training else self.router.judge([routed]), routed.weights_TK
 
         return traced("router", self.layer, region, x_TD)
 
@@ -87,7 +101,7 @@ class MoE(nn.Module):
             hook(report)
 
 
-def _control_bias(config: Config, mesh: Mesh, placement: list[int]) -> Tensor | None:
+def _control_bias(config: Config, mesh: Mesh, placement: Placement) -> Tensor | None:
     """The diagnostic bias on the experts of one rank, [num_experts], or None."""
     control = config.control
     if not control.router_bias:

@@ -5,6 +5,7 @@ Legend: T tokens, D model width, E experts over all ranks, K experts per token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,15 +20,22 @@ from moescope.trainer.selection import SCORES, Draws, limit_groups, uniform_assi
 
 @dataclass(frozen=True)
 class Routed:
-    """The router's decision for one microbatch."""
+    """The router's decision for one microbatch, or for half of one."""
 
     weights_TK: Tensor
     experts_TK: Tensor
     counts_E: Tensor
     """Assignments per expert, int64."""
     logits_TE: Tensor
+    scores_TE: Tensor
     selection_TE: Tensor | None
     """Scores the choice was made from, where they do not order the experts as the logits do."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the decisions for a microbatch are worth."""
+
     balance: Tensor
     """The balancing objective, 1 when uniform: of the method in use, or the Switch loss where it has none."""
     penalty: Tensor
@@ -62,9 +70,14 @@ class Router(nn.Module):
         if self.config.renormalize:
             weights_TK = weights_TK / weights_TK.sum(dim=-1, keepdim=True)
         counts_E = torch.bincount(experts_TK.reshape(-1), minlength=self.config.num_experts)
-        balance = self._balance(scores_TE, experts_TK, counts_E)
-        penalty = self._penalty(balance, logits_TE)
-        return Routed(weights_TK, experts_TK, counts_E, logits_TE, selection_TE, balance.detach(), penalty)
+        return Routed(weights_TK, experts_TK, counts_E, logits_TE, scores_TE, selection_TE)
+
+    def judge(self, parts: Sequence[Routed]) -> Objective:
+        """The objective of a microbatch that was routed in ``parts``, as if it had been routed whole."""
+        scores_TE, logits_TE = (_joined([getattr(p, name) for p in parts]) for name in ("scores_TE", "logits_TE"))
+        counts_E = torch.stack([part.counts_E for part in parts]).sum(dim=0)
+        balance = self._balance(scores_TE, _joined([part.experts_TK for part in parts]), counts_E)
+        return Objective(balance.detach(), self._penalty(balance, logits_TE))
 
     def bf16_logits(self, x_TD: Tensor) -> Tensor:
         """The logits a router in bfloat16 would have computed (products summed in float32, rounded at the end)."""
@@ -119,6 +132,10 @@ class Router(nn.Module):
         if self.config.z_loss_coefficient > 0:
             penalty = penalty + self.config.z_loss_coefficient * z_loss(logits_TE)
         return penalty
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def z_loss(logits_TE: Tensor) -> Tensor:

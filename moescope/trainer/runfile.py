@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from moescope.trainer.config import Config
 from moescope.trainer.data import Corpus
 from moescope.trainer.flops import model_cost
 from moescope.trainer.mesh import Mesh
+from moescope.trainer.placement import Placement, described
 
 
 def describe_ranks(out: Path, mesh: Mesh, command: Sequence[str]) -> dict[str, Any]:
@@ -31,7 +32,9 @@ def describe_ranks(out: Path, mesh: Mesh, command: Sequence[str]) -> dict[str, A
     return run | {"command": list(command), "git_commit": git_commit()}
 
 
-def describe_training(config: Config, mesh: Mesh, placement: list[int], corpus: Corpus) -> dict[str, Any]:
+def describe_training(
+    config: Config, mesh: Mesh, placements: Mapping[int, Placement], corpus: Corpus
+) -> dict[str, Any]:
     """What was trained, how it was laid out, and on which text."""
     cost = model_cost(config)
     return {
@@ -40,7 +43,8 @@ def describe_training(config: Config, mesh: Mesh, placement: list[int], corpus: 
             "world_size": mesh.world.size,
             "ep_size": mesh.expert.size,
             "ep_groups": [list(group) for group in mesh.ep_groups],
-            "expert_placement": placement,
+            "expert_placement": described(placements),
+            "tp_size": mesh.tensor.size,
         },
         "train": dataclasses.asdict(config.train) | {"microbatches": config.num_microbatches(mesh.world.size)},
         "data": {"files": [dataclasses.asdict(file) for file in corpus.files]},

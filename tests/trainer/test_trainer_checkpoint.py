@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rank_jobs
@@ -12,7 +13,8 @@ from rank_pool import RankPool
 from moescope.errors import DataMissingError, InputUnreadableError
 from moescope.trainer import checkpoint
 
-CONFIG = mini_config(moe={"balance": "bias", "bias_update_rate": 0.05})
+BIAS = {"balance": "bias", "bias_update_rate": 0.05}
+CONFIG = mini_config(moe=BIAS)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,17 @@ def test_another_expert_group_size_goes_on_with_the_same_losses(
 ) -> None:
     out, losses = saved
     assert ranks.run(rank_jobs.load_and_go_on, CONFIG, out, ep_size)[0] == pytest.approx(losses, rel=2e-5)
+
+
+@pytest.mark.parametrize("sections", [{"parallel": {"tp_size": 2}}, {"train": {"shard_optimizer": True}}])
+def test_a_checkpoint_fits_weights_that_are_shared_out_and_theirs_fits_one_rank(
+    ranks: RankPool, saved: tuple[Path, list[float]], tmp_path: Path, sections: dict[str, dict[str, Any]]
+) -> None:
+    out, losses = saved
+    config = mini_config(moe=BIAS, **sections)
+    assert ranks.run(rank_jobs.load_and_go_on, config, out, 2)[0] == pytest.approx(losses, rel=2e-5)
+    assert ranks.run(rank_jobs.save_and_go_on, config, tmp_path, 2)[0] == pytest.approx(losses, rel=2e-5)
+    assert ranks.run(rank_jobs.load_and_go_on, CONFIG, tmp_path, 1)[0] == pytest.approx(losses, rel=2e-5)
 
 
 def test_one_rank_goes_on_where_four_stopped(saved: tuple[Path, list[float]]) -> None:

@@ -14,26 +14,26 @@ from moescope.telemetry import open_telemetry
 from moescope.trainer.loop import Job, train
 
 GOLDEN = [
-    5.554047,
-    5.517959,
-    5.454257,
-    5.385124,
-    5.278518,
-    5.180631,
-    5.096684,
-    4.992955,
-    4.918201,
-    4.837289,
-    4.752032,
-    4.680135,
-    4.612618,
-    4.556970,
-    4.501872,
-    4.481390,
-    4.443203,
-    4.416403,
-    4.414144,
-    4.418811,
+    5.551019,
+    5.515855,
+    5.447691,
+    5.375813,
+    5.269558,
+    5.173512,
+    5.088107,
+    4.984749,
+    4.911332,
+    4.832741,
+    4.746091,
+    4.676288,
+    4.610357,
+    4.553525,
+    4.496852,
+    4.476173,
+    4.440277,
+    4.411439,
+    4.410744,
+    4.415829,
 ]
 
 
@@ -67,7 +67,13 @@ def test_run_json_says_what_was_run(finished: tuple[Path, dict[str, Any], list[s
     assert run == returned
     assert (run["schema"], run["basis"], run["name"]) == ("moescope.run/1", "measured", "mini")
     assert run["command"] == ["moescope", "train"]
-    assert run["parallel"] == {"world_size": 1, "ep_size": 1, "ep_groups": [[0]], "expert_placement": [0] * 8}
+    assert run["parallel"] == {
+        "world_size": 1,
+        "ep_size": 1,
+        "ep_groups": [[0]],
+        "expert_placement": [0] * 8,
+        "tp_size": 1,
+    }
     assert run["controls"] == ["router-bias: +1.5 on the experts of rank 0"]
     assert [(file["domain"], file["bytes"]) for file in run["data"]["files"]] == [("sea-0", 10000), ("field-1", 11200)]
     assert all(len(file["sha256"]) == 64 for file in run["data"]["files"])

@@ -9,12 +9,13 @@ import torch
 from miniature import alone, losses_of, mini_config, mini_trainer
 from torch import Tensor
 
+from moescope.trainer.attention import rotary_tables, rotate
 from moescope.trainer.experts import Experts
 from moescope.trainer.faults import Faults
 from moescope.trainer.flops import model_cost, peak_flops
-from moescope.trainer.model import Transformer, rotary_tables, rotate
+from moescope.trainer.model import Transformer
 from moescope.trainer.moe import MoE
-from moescope.trainer.placement import contiguous_placement
+from moescope.trainer.placement import placements_of
 from moescope.trainer.progress import learning_rate
 
 
@@ -108,7 +109,7 @@ def test_rotary_positions_keep_lengths_and_see_distances_only() -> None:
 @pytest.mark.parametrize("shared", [0, 1])
 def test_the_cost_counts_the_real_parameters(shared: int) -> None:
     config = mini_config(moe={"num_shared_experts": shared})
-    model = Transformer(config, alone(), contiguous_placement(8, 1))
+    model = Transformer(config, alone(), placements_of(config, 1))
     cost = model_cost(config)
     assert cost.total_params == sum(p.numel() for p in model.parameters())
     idle = 2 * 6 * 3 * 32 * 32

@@ -13,7 +13,7 @@ from rank_pool import RankPool
 
 from moescope.errors import MoescopeError
 from moescope.trainer.mesh import expert_groups
-from moescope.trainer.placement import placement_of
+from moescope.trainer.placement import placements_of
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_placement_that_does_not_fit_is_refused(tmp_path: Path, content: str, 
     placement = tmp_path / "placement.json"
     placement.write_text(content)
     with pytest.raises(MoescopeError, match=message):
-        placement_of(mini_config(parallel={"placement_file": str(placement)}), 2)
+        placements_of(mini_config(parallel={"placement_file": str(placement)}), 2)
 
 
 def test_expert_groups_cover_every_rank_once() -> None:
@@ -73,4 +73,4 @@ def test_expert_groups_cover_every_rank_once() -> None:
 
 
 def test_rows_arrive_in_order_and_gradients_return_even_from_nobody(ranks: RankPool) -> None:
-    assert ranks.run(rank_jobs.exchange, 2) == [True] * 4
+    assert [ranks.run(rank_jobs.exchange, 2, overlapped) for overlapped in (False, True)] == [[True] * 4] * 2

@@ -29,6 +29,12 @@ class ModelConfig:
     """Added to the mean square in RMSNorm."""
     init_std: float = 0.02
     """Standard deviation of the initial weights; those that write to the residual stream are scaled by 1/sqrt(2 L)."""
+    dense_baseline: str = "none"
+    """Dense blocks in place of the mixtures of experts: none, or as many parameters per block as one token passes
+    (active) or as all experts and their router hold (total)."""
+    upcycle_from: str = ""
+    """Run directory, or checkpoint, of a dense model to start from: every expert becomes a copy of the dense block, or
+    one of its equal slices in turn."""
 
     def __post_init__(self) -> None:
         for key in ("vocab_size", "num_layers", "dim", "num_heads", "dense_hidden_dim"):
@@ -39,6 +45,13 @@ class ModelConfig:
             "model.num_dense_layers",
             self.num_dense_layers,
             f"must lie between 0 and model.num_layers = {self.num_layers}",
+        )
+        one_of("model.dense_baseline", self.dense_baseline, ("none", "active", "total"))
+        require(
+            not self.upcycle_from or self.dense_baseline == "none",
+            "model.upcycle_from",
+            self.upcycle_from,
+            "needs experts: model.dense_baseline = none",
         )
         head_dim, rest = divmod(self.dim, self.num_heads)
         require(

@@ -41,6 +41,12 @@ class TrainConfig:
     """Compute type: float32, or bfloat16 through autocast with float32 weights."""
     recompute: str = "none"
     """Activations computed again in the backward pass instead of kept: none, experts (inside them), full (layers)."""
+    offload_activations: bool = False
+    """Keep what the backward pass needs in the host's memory, pinned and copied beside the computation."""
+    two_batch_overlap: bool = False
+    """Cut every microbatch in two, so that one half computes while the other's rows travel; the losses stay."""
+    shard_optimizer: bool = False
+    """Keep each optimizer state, and each weight between steps, on one of the ranks that share it (FSDP2)."""
     bucket_bytes: int = 8 * 2**20
     """Size of the buckets in which gradients are reduced."""
     eval_every: int = 0
