@@ -4,7 +4,8 @@ For a stretch [a, b] and the device event that ends it, launched at L:
 
 * [a, L] when L > a: the device waited for the host. ``sync`` if a synchronising call had just drained the queue (it
   was open at a, or ran between a and L), ``outside`` if the host was loading data, checkpointing or collecting
-  garbage, else ``host_launch``.
+  garbage, else ``host_launch``. Kernels of a captured graph may carry no launch: then a launch of a graph in the
+  stretch is taken for theirs.
 * [max(a, L), b]: already launched. ``gap`` when short or on the stream that ran last (launch latency), else
   ``dependency`` (the event waited for another stream).
 """
@@ -27,6 +28,9 @@ SYNC_CALLS = (
 OUTSIDE_RANGES = (
     r"(?i)dataloader|data_loader|next_batch|get_batch|checkpoint|save_state|garbage|\bgc\b|wait_for_batch|evaluat"
 )
+INSIDE_RANGES = r"evaluate_function|CheckpointFunction|CheckpointWrapper|checkpoint_wrapped"
+"""The backward pass and activation checkpoints, whose names say the same of other things."""
+GRAPH_LAUNCH = r"GraphLaunch"
 SHORT_GAP_NS = 10_000
 """Launch latency and event waits up to this length count as gaps."""
 
@@ -39,15 +43,24 @@ class HostState:
     sync_end_ns: IntArray
     outside_start_ns: IntArray
     outside_end_ns: IntArray
+    graph_launch_ns: IntArray
+    """Starts of launches of captured graphs, whose kernels may carry no launch of their own."""
 
 
 def host_state(events: pl.DataFrame) -> HostState:
     """The host's synchronising calls and its ranges outside the step."""
     name = pl.col("name").cast(pl.String)
     sync = events.filter(pl.col("category").is_in(["runtime", "sync"]) & name.str.contains(SYNC_CALLS)).sort("start_ns")
-    outside = events.filter(pl.col("category").is_in(["annotation", "cpu_op"]) & name.str.contains(OUTSIDE_RANGES))
-    outside = outside.sort("start_ns")
-    return HostState(*_span(sync), *_span(outside))
+    outside = outside_ranges(events)
+    graphs = events.filter((pl.col("category") == "runtime") & name.str.contains(GRAPH_LAUNCH)).sort("start_ns")
+    return HostState(*_span(sync), *_span(outside), graphs["start_ns"].to_numpy())
+
+
+def outside_ranges(events: pl.DataFrame) -> pl.DataFrame:
+    """The host's ranges outside the step, sorted by start."""
+    name = pl.col("name").cast(pl.String)
+    is_outside = name.str.contains(OUTSIDE_RANGES) & ~name.str.contains(INSIDE_RANGES)
+    return events.filter(pl.col("category").is_in(["annotation", "cpu_op"]) & is_outside).sort("start_ns")
 
 
 def _span(events: pl.DataFrame) -> tuple[IntArray, IntArray]:
@@ -91,6 +104,7 @@ def _gpu_reason(
     has_next = slot < len(order)
     following = order[np.minimum(slot, len(order) - 1)] if len(order) else np.zeros(len(end), dtype=np.int64)
     launched = np.where(has_next, device.launch_ns[following], np.iinfo(np.int64).max)
+    launched = np.where(launched < 0, _graph_launch(start, end, host), launched)
     unknown = has_next & (launched < 0)
     cut = np.where(unknown, start, np.clip(launched, start, end))
     reason = _host_reason_at(start, cut, host)
@@ -99,6 +113,15 @@ def _gpu_reason(
     after = np.where(is_gap, Label.GAP, Label.DEPENDENCY)
     before = np.where(has_next, reason, Label.OUTSIDE)
     return cut, before, after
+
+
+def _graph_launch(start: IntArray, end: IntArray, host: HostState) -> IntArray:
+    """The last launch of a graph within each stretch, -1 for none; [n]. It may have launched what ends the stretch."""
+    if len(host.graph_launch_ns) == 0:
+        return np.full(len(start), -1, dtype=np.int64)
+    last = np.searchsorted(host.graph_launch_ns, end, side="left") - 1
+    moment = host.graph_launch_ns[np.maximum(last, 0)]
+    return np.where((last >= 0) & (moment >= start), moment, -1)
 
 
 def _host_reason_at(start: IntArray, launched: IntArray, host: HostState) -> IntArray:

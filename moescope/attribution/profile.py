@@ -21,7 +21,9 @@ from moescope.attribution.device import DeviceIntervals, device_intervals
 from moescope.attribution.gemm.calls import gemm_calls
 from moescope.attribution.gemm.tiles import num_multiprocessors
 from moescope.attribution.idle import host_state, split_idle
+from moescope.attribution.idle_causes import idle_causes
 from moescope.attribution.labels import GEMM_LABELS, Label
+from moescope.attribution.launch_stats import LaunchStats, launch_stats
 from moescope.attribution.memory import MemoryProfile, memory_profile
 from moescope.attribution.sweep import Segments, partition
 from moescope.attribution.unions import DeviceUnions, device_unions
@@ -57,6 +59,10 @@ class RankProfile:
     """Kernels recorded as starting before the host launched them."""
     num_unlinked_kernels: int
     """Kernels without a recorded launch."""
+    idle_causes: pl.DataFrame
+    """What the device's idle time goes back to: ``idle_causes.SCHEMA``."""
+    launch_stats: LaunchStats | None
+    """None on a host-only trace."""
 
 
 def profile_rank(trace: RankTrace) -> RankProfile:
@@ -91,6 +97,8 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         gemm_compute_ns=_gemm_compute_ns(device),
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
+        idle_causes=idle_causes(events, launch, segments, on_gpu=device.on_gpu),
+        launch_stats=launch_stats(events, launch, windows),
     )
 
 
