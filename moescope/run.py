@@ -1,8 +1,9 @@
-"""The Python API: a run, opened once, as dataclasses and polars frames.
+"""The Python API: a run, opened once, as dataclasses, polars frames and Plotly figures.
 
 run = moescope.open("runs/x")
 run.findings[0].claim
 run.table("waits").group_by("rank").agg(pl.col("removable_wait_ns").sum())
+run.figure("parts").show()
 run.events(rank=0).filter(pl.col("kind") == "communication")
 """
 
@@ -12,6 +13,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -19,11 +21,16 @@ from moescope.errors import DataMissingError
 from moescope.findings import Finding
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.views.build import analyze
+from moescope.views.catalog import PANELS
 from moescope.views.frames import TABLES, frame
 from moescope.views.inventory import Inventory, take_inventory
 from moescope.views.json import to_json
 from moescope.views.model import Analysis, Json
+from moescope.views.panels import Panel
 from moescope.views.questions import Question, questions
+
+if TYPE_CHECKING:
+    from moescope.views.figures_catalog import Figure
 
 
 class Run:
@@ -80,6 +87,31 @@ class Run:
         if name not in TABLES:
             raise KeyError(f"{name!r} is no table; there are {', '.join(TABLES)}")
         return frame(self.analysis, name)
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """Names that :meth:`panel` takes; most of them have a figure too."""
+        return tuple(PANELS)
+
+    def panel(self, name: str) -> Panel:
+        """Return what a page shows under a title: its one-sentence reading and its tables, or why it is empty.
+
+        Raises ``KeyError`` for a name that is not in :attr:`panels`.
+        """
+        if name not in PANELS:
+            raise KeyError(f"{name!r} is no panel; there are {', '.join(PANELS)}")
+        return PANELS[name](self.analysis)
+
+    def figure(self, name: str, theme: str = "light") -> Figure:
+        """Return the Plotly figure of a panel, as the dashboard draws it; ``theme``: ``light`` or ``dark``.
+
+        Raises ``KeyError`` for a panel without one, ``ValueError`` where the run has nothing to draw in it.
+        """
+        from moescope.views.figures_catalog import FIGURES  # noqa: PLC0415 - Plotly takes a while
+
+        if name not in FIGURES:
+            raise KeyError(f"{name!r} has no figure; {', '.join(FIGURES)} have one")
+        return FIGURES[name](self.analysis, theme)
 
     def json(self, with_: Collection[str] = ()) -> dict[str, Json]:
         """Return what ``moescope analyze --json --with ...`` prints."""

@@ -29,6 +29,7 @@ from moescope.views.model import (
     WaitEdge,
 )
 from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
+from moescope.views.model_router import HostTraffic, RouterLayer
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_QUOTES = "\"'><img src=x onerror=alert(2)> =cmd|'/C calc'!A0 — ☃ ünïcode"
@@ -362,7 +363,18 @@ def example(num_ranks: int = 4, num_steps: int = 2, num_layers: int = 3, *, host
             "seeds": {"data": 1, "init": 2},
         },
         gemm=gemm_example(num_layers),
+        routers=tuple(
+            RouterLayer(layer, 0.02 * (layer + 1), 0.9, 0.004 / (layer + 1), 0.01 * layer)
+            for layer in range(num_layers)
+        ),
+        traffic=_traffic(num_ranks, hostile),
     )  # fmt: skip
+
+
+def _traffic(num_ranks: int, hostile: bool) -> tuple[HostTraffic, ...]:
+    """Three MiB from host to host for every MiB that stays."""
+    hosts = sorted({_host(rank, num_ranks, hostile) for rank in range(num_ranks)})
+    return tuple(HostTraffic(a, b, (1 if a == b else 3) << 20) for a in hosts for b in hosts)
 
 
 def bare() -> Analysis:
@@ -384,6 +396,8 @@ def bare() -> Analysis:
         telemetry=(),
         provenance={},
         gemm=None,
+        routers=(),
+        traffic=(),
         missing=(Missing("expert counts", "Which expert is hot.", "Attach the hooks: with observe(model, out=...)."),),
     )
 

@@ -44,7 +44,8 @@ def panel(slug: str, shown: Panel, figure: Figure | None = None, *, wide: bool =
     head.append(_actions(slug, shown, figure is not None))
     body: list[Child] = [html.Div(head, className="head"), html.P(shown.reading, className="reading")]
     if figure is not None:
-        body.append(dcc.Graph(figure=figure(), config=GRAPH_CONFIG, className="graph"))  # type: ignore[arg-type]
+        chart = figure().update_layout(uirevision=f"{slug}/{shown.key}")
+        body.append(dcc.Graph(figure=chart, config=GRAPH_CONFIG, className="graph"))  # type: ignore[arg-type]
     body += [html.P(note, className="note") for note in shown.notes]
     table = html.Div(className="table", **data(src=f"/data/{quote(slug)}/{shown.key}.json"))
     body.append(html.Details([html.Summary("Data table"), table]) if figure is not None else table)

@@ -95,8 +95,8 @@ def render(analysis: Analysis, *, budget_bytes: int = DEFAULT_BUDGET_BYTES, time
     ranks = [line.finding.rank for line in _lines(analysis) if line.finding.rank is not None]
     embedded = embed_timeline(timeline, budget_bytes - len(text.encode()) - RESERVE_BYTES, ranks)
     left_out = list(embedded.cuts) if embedded else ["the whole timeline is left out."]
-    data = embed(embedded.parts) if embedded else None
-    text = template.render(fixed, **shown, timeline=data, timeline_cuts=left_out)
+    canvas = embed(embedded.parts) if embedded else None
+    text = template.render(fixed, **shown, timeline=canvas, timeline_cuts=left_out)
     return Page(text, (*cuts, *(f"Timeline: {one}" for one in left_out)))
 
 

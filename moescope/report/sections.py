@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from markupsafe import Markup
 
 from moescope.report import charts, heat, lines, products
-from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_run, panels_step
+from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_router, panels_run, panels_step
 from moescope.views.model import Analysis
 from moescope.views.panels import Matrix, Panel, Table, spread
-from moescope.views.text import FORMATS, count, duration
+from moescope.views.text import FORMATS, count, duration, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,26 @@ def _intervals(analysis: Analysis) -> list[Picture]:
     return [] if matrix is None else [_amounts(matrix, "MaxVio of ranks by layer and microbatch", FORMATS["ratio"])]
 
 
+def _history(analysis: Analysis) -> list[Picture]:
+    if analysis.load is None or not analysis.load.intervals:
+        return []
+    chosen = panels_router.chosen_layer(analysis.load, None)
+    made = next(one for one in panels_router.histories(analysis.load) if one.layer == chosen)
+    if len(made.steps) < 2:
+        return []
+    mean_ = charts.Curve(f"layer {chosen}, mean", tuple(zip(made.steps, made.maxvio_rank, strict=True)), "l1")
+    worst = charts.Curve("worst microbatch", tuple(zip(made.steps, made.worst_rank, strict=True)), "l3")
+    show, limit = FORMATS["ratio"], (made.floor, "random floor")
+    svg = charts.curves([mean_, worst], "MaxVio of ranks", lambda step: str(round(step)), show, limit=limit)
+    legend = (("k1", f"Layer {chosen}, mean over microbatches"), ("k3", "Its worst microbatch"))
+    return [Picture(svg, legend, title="MaxVio of ranks by step")]
+
+
+def _traffic(analysis: Analysis) -> list[Picture]:
+    matrix = panels_router.traffic_matrix(analysis)
+    return [_amounts(matrix, "Bytes per step from host to host", size)] if len(matrix.rows) > 1 else []
+
+
 def _rates(analysis: Analysis) -> list[Picture]:
     return [Picture(*products.rates_chart(analysis.gemm))] if analysis.gemm else []
 
@@ -222,6 +242,9 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_load.rank_panel, _ranks),
     (panels_load.expert_panel, _experts),
     (panels_load.interval_panel, _intervals),
+    (panels_router.history_panel, _history),
+    (panels_router.routers_panel, None),
+    (panels_router.traffic_panel, _traffic),
     (panels_comm.collectives_panel, None),
     (panels_gemm.rates_panel, _rates),
     (panels_gemm.losses_panel, _losses),

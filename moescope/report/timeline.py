@@ -22,6 +22,8 @@ ROW_SHIFTS = (0, 10, 12, 14, 16, 18, 20)
 """Slices shorter than ``2**shift`` ns are counted: none, then those under 1 µs, 4 µs, ..."""
 MOST_LINKS = 2000
 LEAST_BYTES = 20_000
+FRAME_BYTES = 150
+"""Of the names and brackets around the parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,13 @@ def embed_timeline(timeline: Timeline, budget_bytes: int, first: Sequence[int] =
     """
     if budget_bytes < LEAST_BYTES or not timeline.ranks:
         return None
-    meta, cuts = timeline.meta(), []
-    left = budget_bytes - _size(meta)
+    meta = timeline.meta()
+    cuts: list[str] = []
+    left = budget_bytes - _size(meta) - FRAME_BYTES
     strips, finest_shift = _strips(timeline, int(left * STRIPS_SHARE))
     if not strips:
         return None
-    left -= sum(map(len, strips))
+    left -= sum(len(one) + 3 for one in strips)
     links = _links(timeline, int(left * LINKS_SHARE), cuts)
     left -= _size(links)
     rows, left = _rows(timeline, left, [*first, *timeline.ranks], cuts)
@@ -98,9 +101,10 @@ def _rows(timeline: Timeline, left: int, order: Iterable[int], cuts: list[str]) 
         room = left if rank == ranks[-1] else left // 2
         for shift in ROW_SHIFTS:
             data = _packed(_tile(timeline, shift, (), addresses))
-            if len(data) <= room:
-                rows.append({"rank": rank, "lanes": lanes, "data": data})
-                left -= len(data) + _size(lanes)
+            entry = {"rank": rank, "lanes": lanes, "data": data}
+            if _size(entry) + 1 <= room:
+                rows.append(entry)
+                left -= _size(entry) + 1
                 counted.setdefault(shift, []).append(rank)
                 break
         else:

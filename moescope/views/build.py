@@ -24,6 +24,7 @@ from moescope.views.assemble_causes import causes, wait_edges, waits
 from moescope.views.assemble_collectives import collectives
 from moescope.views.assemble_gemm import find_gemms, gemm_view
 from moescope.views.assemble_load import load_view
+from moescope.views.assemble_router import routers, traffic
 from moescope.views.gather import finding_inputs, missing
 from moescope.views.model import Analysis
 from moescope.views.timeline import Timeline
@@ -190,6 +191,8 @@ def _assemble(
         telemetry=telemetry_steps(telemetry, counts, attribution),
         provenance=provenance(run),
         gemm=gemm_view(gemms, attribution),
+        routers=routers(telemetry),
+        traffic=traffic(telemetry, host_of_rank),
     )
 
 

@@ -18,7 +18,7 @@ from moescope.trace import fingerprint
 from moescope.trace.store import store_folder
 from moescope.views.model import SCHEMA, Analysis
 
-FORMAT = 7
+FORMAT = 8
 """Raised when the stored form or the meaning of a number changes."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_run, panels_step
+from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_router, panels_run, panels_step
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel
 
@@ -20,6 +20,9 @@ PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "ranks": panels_load.rank_panel,
     "experts": panels_load.expert_panel,
     "intervals": panels_load.interval_panel,
+    "history": panels_router.history_panel,
+    "routers": panels_router.routers_panel,
+    "traffic": panels_router.traffic_panel,
     "rates": panels_gemm.rates_panel,
     "losses": panels_gemm.losses_panel,
     "layerlosses": panels_gemm.layer_losses_panel,

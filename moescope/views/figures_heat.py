@@ -108,7 +108,10 @@ def ranks_figure(analysis: Analysis, theme_name: str = "light", layer: int | Non
     return _balance(rank_matrix(load), beside, THEMES[theme_name], layer)
 
 
-def _amounts(matrix: Matrix, theme: Theme, unit: float, title: str, most_written: int) -> go.Figure:
+def amounts_figure(
+    matrix: Matrix, theme: Theme, unit: float, title: str, most_written: int = MOST_WRITTEN_COLUMNS
+) -> go.Figure:
+    """A matrix of amounts from nothing to most, in ``unit``; numbers in at most ``most_written`` columns."""
     z: list[list[float | None]] = [[None if v is None else v / unit for v in row] for row in matrix.values]
     scale = [list(stop) for stop in palette.sequential(theme)]
     top = max((v for row in z for v in row if v is not None), default=0.0) or 1.0
@@ -125,7 +128,7 @@ def intervals_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure
     matrix = interval_matrix(analysis.load) if analysis.load else None
     if matrix is None:
         raise ValueError("no intervals")
-    return _amounts(matrix, THEMES[theme_name], 1.0, "MaxVio", MOST_WRITTEN_COLUMNS)
+    return amounts_figure(matrix, THEMES[theme_name], 1.0, "MaxVio")
 
 
 def edges_figure(
@@ -134,4 +137,4 @@ def edges_figure(
     """How long each rank (rows) waited for each other (columns), per step; numbers in at most ``most_written``."""
     if not analysis.wait_edges:
         raise ValueError("no rank waited")
-    return _amounts(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step", most_written)
+    return amounts_figure(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step", most_written)

@@ -16,6 +16,7 @@ import polars as pl
 from moescope.findings import Finding
 from moescope.views import model
 from moescope.views.json import plain
+from moescope.views.model_router import HostTraffic, RouterLayer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -123,6 +124,8 @@ TABLES: dict[str, Callable[[model.Analysis], pl.DataFrame]] = {
     "memory_live": _memory_live,
     "telemetry": lambda a: flat(model.TelemetryStep, a.telemetry),
     "sources": lambda a: flat(model.Source, a.sources),
+    "routers": lambda a: flat(RouterLayer, a.routers),
+    "traffic": lambda a: flat(HostTraffic, a.traffic),
 }
 """Name of each table -> how it is made."""
 

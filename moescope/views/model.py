@@ -13,6 +13,7 @@ from typing import Any
 
 from moescope.findings.model import Finding
 from moescope.views.model_gemm import Gemm
+from moescope.views.model_router import HostTraffic, RouterLayer
 
 SCHEMA = "moescope.analysis/1"
 
@@ -300,3 +301,5 @@ class Analysis:
     """run.json, as it was read."""
     gemm: Gemm | None = None
     """Matrix operations; None where the traces record no shapes."""
+    routers: tuple[RouterLayer, ...] = ()
+    traffic: tuple[HostTraffic, ...] = ()

@@ -264,22 +264,63 @@ def test_steps_of_a_run_that_goes_on_appear_by_themselves(browser: Browser, addr
         assert page.locator("#steps .reading").inner_text().startswith("10 steps")
         page.locator("#steps summary").click()
         page.locator("#steps tbody tr").first.wait_for()
+        page.locator("#steps th", has_text="step").first.click()
+        page.locator("#steps .filter").fill("0")
+        page.evaluate("Plotly.relayout(document.querySelector('.js-plotly-plot'), {'xaxis.range': [2, 5]})")
         page.evaluate("window.scrollTo(0, 200)")
         (traces / "growing" / "part-1").write_text("10 more")
         until(watched, "document.querySelector('#steps .reading').innerText.startsWith('20 steps')")
-        until(watched, "document.querySelectorAll('#steps tbody tr').length === 20")
+        until(watched, "document.querySelector('#steps tbody td')?.innerText === '19'")
+        assert page.locator("#steps .filter").input_value() == "0"
+        until(watched, "document.querySelector('.js-plotly-plot').layout.xaxis.range?.[1] === 5")
         assert page.evaluate("window.scrollY") == 200
         assert page.evaluate("document.querySelector('.js-plotly-plot').data[0].x.length") == 20
         fine(watched, address)
 
 
-def test_a_trace_that_lands_appears_on_the_timeline(browser: Browser, address: str, traces: Path) -> None:
+def test_a_trace_that_lands_appears_and_the_timeline_keeps_its_place(
+    browser: Browser, address: str, traces: Path
+) -> None:
     with fresh_page(browser) as watched:
+        page = watched.page
         ranks = "document.getElementById('timeline')?.moescope?.rankList?.length"
         visit(watched, address, "/r/landing/timeline", ".timeline-canvas")
         until(watched, f"{ranks} === 1")
+        until(watched, "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0")
+        page.keyboard.press("w")
+        page.keyboard.press("d")
+        page.keyboard.press("Enter")
+        page.locator(".legend-item").first.click()
+        until(watched, "document.getElementById('timeline').moescope.open.has(0)")
+        page.evaluate("document.getElementById('timeline').moescope.selectRange(20000, 60000)")
+        page.locator("table.range").wait_for()
+        before = state(watched)
         write_trace(traces / "landing", 1)
         until(watched, f"{ranks} === 2")
+        until(watched, "document.querySelectorAll('table.range tbody tr').length === 3")
+        after = state(watched)
+        assert after["view"] == pytest.approx(before["view"], abs=1.0)
+        assert after["range"] == before["range"]
+        assert after["open"] == [0]
+        assert page.locator(".legend-item").first.get_attribute("aria-pressed") == "false"
+        fine(watched, address)
+
+
+def test_timeline_pins_filters_and_links_waits(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline", ".timeline-canvas")
+        until(watched, "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("p")
+        until(watched, "location.search.includes('pin=1')")
+        page.goto(page.url)
+        until(watched, "document.getElementById('timeline')?.moescope?.layout?.items[0]?.rank === 1")
+        labels = page.locator(".legend-item").all_inner_texts()
+        assert labels == ["Other compute", "All-to-all transfer", "Idle: host launch", "Idle: other"]
+        page.locator(".legend-item").nth(1).click(modifiers=["Alt"])
+        pressed = page.locator(".legend-item").evaluate_all("all => all.map((one) => one.ariaPressed)")
+        assert pressed == ["false", "true", "false", "false"]
         fine(watched, address)
 
 

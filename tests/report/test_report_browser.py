@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from analysis_fixture import bare, example
-from browser_support import chromium, fresh_page, needs_chromium
+from browser_support import Watched, chromium, fresh_page, needs_chromium
 from playwright.sync_api import Browser
+from trace_fixture import write_trace
 
 from moescope.report import write_report
+from moescope.views.build import analyze, open_timeline
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -65,3 +67,46 @@ def test_prints_light_without_controls(browser: Browser, tmp_path: Path) -> None
         assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert not watched.page.locator("#theme").is_visible()
         assert watched.page.locator("#parts svg").is_visible()
+
+
+def until(watched: Watched, script: str) -> None:
+    for _ in range(200):
+        if watched.page.evaluate(script):
+            return
+        watched.page.wait_for_timeout(50)
+    raise AssertionError(f"never held: {script}")
+
+
+TIMELINE = "document.getElementById('timeline-view').moescope"
+
+
+def test_timeline_works_from_disk_with_one_request(browser: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        write_trace(folder, rank)
+    write_report(
+        analyze(folder), tmp_path / "r.html",
+        open_timeline=lambda shown, rename: open_timeline(folder, shown, rename=rename),
+    )  # fmt: skip
+    with fresh_page(browser) as watched:
+        page = watched.page
+        page.goto((tmp_path / "r.html").as_uri())
+        until(watched, f"{TIMELINE}?.stats.firstTileMs > 0")
+        whole = page.evaluate(f"{TIMELINE}.view")
+        page.keyboard.press("w")
+        assert page.evaluate(f"{TIMELINE}.view") == whole  # keys are the page's until it has the focus
+        page.locator(".timeline-canvas").click(position={"x": 400, "y": 90})
+        page.keyboard.press("w")
+        assert page.evaluate(f"{TIMELINE}.view.t1 - {TIMELINE}.view.t0") < whole["t1"] - whole["t0"]
+        page.keyboard.press("Enter")
+        until(watched, f"{TIMELINE}.tile.rows.size === 5")
+        page.keyboard.press("/")
+        page.keyboard.type("gemm")
+        page.keyboard.press("Enter")
+        until(watched, f"{TIMELINE}.hits.length === 4")
+        page.evaluate(f"{TIMELINE}.selectRange(0, 100000)")
+        page.locator("table.range").wait_for()
+        assert page.locator("table.range tbody tr").first.inner_text().startswith("all ranks")
+        assert len(watched.requests) == 1
+        assert watched.complaints == []

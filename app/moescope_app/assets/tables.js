@@ -1,7 +1,9 @@
-// Tables are fetched when they come into view and built from text nodes; they sort by a click and filter by a word.
+// Tables are fetched when they come into view and built from text nodes; they sort by a click or Enter and filter by a
+// word, and stay so when the page is drawn anew.
 // Charts are saved as pictures by the buttons beside their titles.
 (() => {
   const MOST_SHOWN = 500;
+  const kept = new Map();
 
   const element = (name, options, ...children) => {
     const made = Object.assign(document.createElement(name), options);
@@ -15,8 +17,10 @@
     return String(a).localeCompare(String(b), "en", { numeric: true });
   };
 
-  const build = (table) => {
-    const state = { column: -1, down: true, word: "" };
+  const build = (table, source) => {
+    const name = `${source} ${table.key}`;
+    const state = kept.get(name) ?? { column: -1, down: true, word: "", scroll: 0 };
+    kept.set(name, state);
     const body = element("tbody", {});
     const note = element("p", { className: "note" });
     const headers = table.columns.map((column, index) => {
@@ -24,13 +28,16 @@
       const sort = () => {
         state.down = state.column === index ? !state.down : true;
         state.column = index;
-        for (const other of headers) other.removeAttribute("aria-sort");
-        header.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+        mark();
         fill();
       };
       header.addEventListener("click", sort);
       header.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
       return header;
+    });
+    const mark = () => headers.forEach((header, index) => {
+      if (index !== state.column) header.removeAttribute("aria-sort");
+      else header.setAttribute("aria-sort", state.down ? "descending" : "ascending");
     });
     const fill = () => {
       let rows = table.texts.map((_, index) => index);
@@ -44,16 +51,20 @@
       note.textContent = shown < table.num_rows ? `${shown} of ${table.num_rows.toLocaleString("en")} rows; the CSV has all.` : "";
     };
     const parts = [];
-    if (table.texts.length > 12) {
-      const filter = element("input", { type: "search", placeholder: "Filter rows", className: "filter" });
+    if (table.texts.length > 1) {
+      const filter = element("input", { type: "search", placeholder: "Filter rows", className: "filter", value: state.word });
       filter.setAttribute("aria-label", "Filter rows");
       filter.addEventListener("input", () => { state.word = filter.value.trim().toLowerCase(); fill(); });
       parts.push(filter);
     }
     const grid = element("table", {}, element("thead", {}, element("tr", {}, ...headers)), body);
     if (table.caption) grid.prepend(element("caption", {}, table.caption));
+    mark();
     fill();
-    return element("div", {}, ...parts, element("div", { className: "scroll" }, grid), note);
+    const frame = element("div", { className: "scroll", tabIndex: 0 }, grid);
+    frame.addEventListener("scroll", () => { state.scroll = frame.scrollTop; }, { passive: true });
+    if (state.scroll) requestAnimationFrame(() => { frame.scrollTop = state.scroll; });
+    return element("div", {}, ...parts, frame, note);
   };
 
   const load = async (place) => {
@@ -61,7 +72,7 @@
     try {
       const answer = await fetch(place.dataset.src);
       if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
-      place.replaceChildren(...(await answer.json()).tables.map(build));
+      place.replaceChildren(...(await answer.json()).tables.map((table) => build(table, place.dataset.src)));
     } catch (error) {
       delete place.dataset.loaded;
       place.replaceChildren(element("p", { className: "note" }, `The table could not be loaded: ${error.message}`));
