@@ -67,17 +67,9 @@ class ExpertBias(nn.Module):
         super().__init__()
         self.rate = rate
         self.bias_E: Tensor
-        self.load_E: Tensor
         self.register_buffer("bias_E", torch.zeros(num_experts))
-        self.register_buffer("load_E", torch.zeros(num_experts, dtype=torch.int64), persistent=False)
 
-    def observe(self, counts_E: Tensor) -> None:
-        """Add a microbatch's counts."""
-        if not in_backward():
-            self.load_E += counts_E
-
-    def update(self) -> None:
-        """Follow ``load_E``, which by now holds the whole step's load over all ranks, and forget it."""
-        load_E = self.load_E.to(self.bias_E.dtype)
+    def update(self, load_E: Tensor) -> None:
+        """Follow the whole step's load over all ranks."""
+        load_E = load_E.to(self.bias_E.dtype)
         self.bias_E += self.rate * torch.sign(load_E.mean() - load_E)
-        self.load_E.zero_()

@@ -62,7 +62,11 @@ def save(trainer: Trainer, run: Path, next_step: int, keep: int) -> Path:
     with unwarned():
         save_state(_state(trainer), storage_writer=FileSystemWriter(beside), no_dist=_alone(trainer))
     if main_rank:
-        progress = {"next_step": next_step, "draws": [router.draws.count for router in trainer.routers]}
+        progress = {
+            "next_step": next_step,
+            "draws": [router.draws.count for router in trainer.routers],
+            "seconds": trainer.stopwatch.seconds,
+        }
         (beside / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
@@ -77,6 +81,7 @@ def load(trainer: Trainer, folder: Path) -> int:
     try:
         progress = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
         next_step, draws = int(progress["next_step"]), [int(n) for n in progress["draws"]]
+        seconds = float(progress["seconds"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputUnreadableError(f"{folder} is not a whole checkpoint: {error}") from error
     _make_optimizer_state(trainer)
@@ -90,6 +95,7 @@ def load(trainer: Trainer, folder: Path) -> int:
         ) from error
     for router, count in zip(trainer.routers, draws, strict=True):
         router.draws.set_extra_state(count)
+    trainer.stopwatch.add(seconds)
     return next_step
 
 

@@ -30,8 +30,9 @@ from moescope.trainer.model import Transformer
 from moescope.trainer.offload import Offload
 from moescope.trainer.placement import placements_of
 from moescope.trainer.presets import to_toml
-from moescope.trainer.progress import Say, Status, learning_rate, schedule_of
-from moescope.trainer.runfile import describe_ranks, describe_training, read_run
+from moescope.trainer.progress import Say, Status, Stopwatch, learning_rate, schedule_of
+from moescope.trainer.received import busiest_rank
+from moescope.trainer.runfile import describe_ranks, describe_training, read_run, seconds_after
 from moescope.trainer.settings.rules import ConfigError
 from moescope.trainer.sharded import ShardedGradients, shard
 from moescope.trainer.upcycle import upcycle
@@ -66,6 +67,9 @@ class Trainer:
         )
         self.batches = Batches(self.corpus, train.sequence_length, train.global_batch_sequences, train.seed)
         self.num_microbatches = config.num_microbatches(mesh.world.size)
+        self.loads_GLE: Tensor
+        """Of the last step, the assignments that each expert group's ranks made, by layer and expert."""
+        self.stopwatch = Stopwatch()
 
     def train_step(self, step: int, obs: Observation | None) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns [cross-entropy, auxiliary loss] over the global batch, and the gradient norm."""
@@ -75,7 +79,7 @@ class Trainer:
             group["lr"] = rate * group["rate_ratio"]
         sums = torch.zeros(2, device=self.mesh.device)
         for router in self.routers:
-            router.global_share.begin_step()
+            router.begin_step()
         self.model.faults.stall_data()
         microbatches = self.batches.microbatches(
             step, self.mesh.rank, world.size, train.microbatch_sequences, self.mesh.device
@@ -89,22 +93,28 @@ class Trainer:
             ((loss.cross_entropy + loss.penalty) / self.num_microbatches).backward()
             sums += torch.stack([loss.cross_entropy.detach(), loss.balance])
         self.gradients.reduce()
-        self.update_biases()
+        losses = self._total(sums)
         with phase_range("optimizer"):
             norm = self.gradients.clip(train.clip_norm)
             self.optimizer.step()
             self.gradients.zero()
-        return sum_over(sums, world) / (world.size * self.num_microbatches), norm
+        return losses, norm
 
     @torch.no_grad()
-    def update_biases(self) -> None:
-        """Let the balancing biases follow this step's load over all ranks."""
-        biases = [router.expert_bias for router in self.routers if router.expert_bias is not None]
-        if biases:
-            loads = sum_over(torch.stack([bias.load_E for bias in biases]), self.mesh.world)
-            for bias, load_E in zip(biases, loads, strict=True):
-                bias.load_E.copy_(load_E)
-                bias.update()
+    def _total(self, sums: Tensor) -> Tensor:
+        """Sum losses and loads over all ranks at once, and let the balancing biases follow; returns mean losses."""
+        world = self.mesh.world
+        self.loads_GLE = torch.zeros(
+            len(self.mesh.ep_groups), len(self.routers), self.config.moe.num_experts, device=self.mesh.device
+        ).double()  # exact for counts up to 2^53
+        if self.routers:
+            self.loads_GLE[self.mesh.ep_index] = torch.stack([router.load_E for router in self.routers]).double()
+        totals = sum_over(torch.cat([sums.double(), self.loads_GLE.flatten()]), world)
+        self.loads_GLE = totals[len(sums) :].view_as(self.loads_GLE)
+        for router, load_E in zip(self.routers, self.loads_GLE.sum(dim=0), strict=True):
+            if router.expert_bias is not None:
+                router.expert_bias.update(load_E)
+        return totals[: len(sums)].float() / (world.size * self.num_microbatches)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -160,7 +170,7 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
         for step in range(first_step, config.train.steps):
             losses, norm = trainer.train_step(step, obs)
             obs.pause()
-            status.step(step, losses, norm)
+            status.step(step, losses, norm, lambda: busiest_rank(trainer.loads_GLE.tolist(), trainer.placements))
             validation = None
             if _due(step, config.train.steps, config.train.eval_every, at_end=True):
                 validation = status.validated(step, trainer.validate())
@@ -173,7 +183,10 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
                 gradient_norm=norm,
             )
             status.begin()
-    run["result"] |= status.result()
+    run["result"] |= status.result() | {
+        "device_hours": mesh.world.size * trainer.stopwatch.seconds / 3600,
+        "restarts": len(restarts),
+    }
     if mesh.rank == 0:
         write_run(out, run)
     return run
@@ -190,6 +203,7 @@ def _resume(trainer: Trainer, out: Path, say: Say) -> tuple[int, list[dict[str, 
     next_step = checkpoint.load(trainer, folder)
     if next_step >= trainer.config.train.steps:
         raise ConfigError("train.steps", trainer.config.train.steps, f"must exceed the {next_step} steps already done")
+    trainer.stopwatch.add(seconds_after(out, next_step))
     say(f"Resumed {folder}: next is step {next_step}")
     restarts = read_run(out).get("restarts", [])
     return next_step, [*restarts, {"step": next_step, "at": datetime.now(UTC).isoformat(timespec="seconds")}]

@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Mesh:
-    """This rank's place. Attention is data-parallel over ``world``; experts are split over ``expert``."""
+    """This rank's place. Sequences are split over ``world``, experts over ``expert``, heads over ``tensor``."""
 
     rank: int
     device: torch.device
@@ -49,6 +49,11 @@ class Mesh:
     tensor_replica: Group
     """Ranks that hold the same attention heads as this one."""
     ep_groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def ep_index(self) -> int:
+        """Which of ``ep_groups`` this rank belongs to."""
+        return self.ep_groups.index(self.expert.ranks)
 
 
 def expert_groups(world_size: int, ep_size: int, layout: str) -> list[tuple[int, ...]]:

@@ -37,6 +37,23 @@ def schedule_of(config: Config) -> Schedule | None:
     )
 
 
+class Stopwatch:
+    """How long this run has trained, the starts before this one included."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Until now."""
+        return self._before + time.monotonic() - self._started
+
+    def add(self, seconds: float) -> None:
+        """Count what was trained earlier."""
+        self._before += seconds
+
+
 class Status:
     """The status line, and the figures that run.json ends with."""
 
@@ -49,7 +66,7 @@ class Status:
         self.tokens_per_step = config.train.global_batch_sequences * config.train.sequence_length
         self.validation: dict[str, float] = {}
         self._step_seconds: list[float] = []
-        self._last_loss = math.nan
+        self._last: dict[str, float | None] = {}
         self._schedule = schedule_of(config)
         self.begin()
 
@@ -60,8 +77,11 @@ class Status:
         """A step starts now."""
         self._started = time.perf_counter()
 
-    def step(self, step: int, losses: Tensor, norm: Tensor) -> None:
-        """A step ended; every ``log_every`` steps, show it (the one place that reads the loss back)."""
+    def step(self, step: int, losses: Tensor, norm: Tensor, busiest_rank: Callable[[], float | None]) -> None:
+        """A step ended; every ``log_every`` steps, show it (the one place that reads the loss back).
+
+        ``busiest_rank``: by how much the rank that received most exceeds the mean, beside the balancing objective.
+        """
         train = self.config.train
         logs = step % train.log_every == 0 or step == train.steps - 1
         loss, balance = losses.tolist() if logs else (math.nan, math.nan)
@@ -69,8 +89,10 @@ class Status:
         self._step_seconds.append(seconds)
         if not logs:
             return
-        self._last_loss = loss
-        line = f"step {step:>4}/{train.steps}  loss {loss:.4f}  balance {balance:.3f}  norm {float(norm):.3f}"
+        received = busiest_rank()
+        self._last = {"loss": loss, "balance": balance, "maxvio_rank_received": received}
+        busiest = "" if received is None else f"  busiest rank {received:+.0%}"
+        line = f"step {step:>4}/{train.steps}  loss {loss:.4f}  balance {balance:.3f}{busiest}  norm {float(norm):.3f}"
         line += f"  lr {learning_rate(self.config, step):.2e}  {seconds * 1e3:.0f} ms"
         line += f"  {self.tokens_per_step / seconds:,.0f} tokens/s"
         mfu = self.mfu(seconds)
@@ -97,9 +119,9 @@ class Status:
         ordered = sorted(plain or self._step_seconds)
         median = ordered[len(ordered) // 2]
         return {
-            "steps": len(self._step_seconds),
-            "tokens": self.tokens_per_step * len(self._step_seconds),
-            "loss": self._last_loss,
+            "steps": self.config.train.steps,
+            "tokens": self.tokens_per_step * self.config.train.steps,
+            **self._last,
             "validation_loss": sum(self.validation.values()) / max(1, len(self.validation)),
             "validation_loss_by_domain": self.validation,
             "median_step_seconds": median,

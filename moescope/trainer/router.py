@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from moescope_hooks.ranges import in_backward
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,7 +59,14 @@ class Router(nn.Module):
         bias_balances = self.config.balance == "bias"
         self.expert_bias = ExpertBias(self.config.num_experts, self.config.bias_update_rate) if bias_balances else None
         self.global_share = GlobalShare(layer, mesh.world)
+        self.load_E: Tensor
+        self.register_buffer("load_E", torch.zeros(self.config.num_experts, dtype=torch.int64), persistent=False)
         self.draws = Draws(f"{config.train.seed}/router/{layer}/{mesh.rank}")
+
+    def begin_step(self) -> None:
+        """Forget the last step's load."""
+        self.load_E.zero_()
+        self.global_share.begin_step()
 
     def forward(self, x_TD: Tensor) -> Routed:
         """Choose K experts for every token."""
@@ -117,8 +125,8 @@ class Router(nn.Module):
 
     def _balance(self, scores_TE: Tensor, experts_TK: Tensor, counts_E: Tensor) -> Tensor:
         probabilities_TE = scores_TE if self.config.score == "softmax" else scores_TE / scores_TE.sum(-1, keepdim=True)
-        if self.expert_bias is not None and self.training:
-            self.expert_bias.observe(counts_E)
+        if self.training and not in_backward():
+            self.load_E += counts_E
         if self.config.balance == "aux_sequence":
             return sequence_loss(probabilities_TE, experts_TK, self.sequence_length)
         if self.config.balance == "aux_global" and self.training:

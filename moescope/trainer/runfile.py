@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars
+import polars as pl
 import torch.distributed as dist
 from moescope_hooks.runinfo import describe_run, rank_facts
 
 from moescope import __version__
+from moescope.telemetry import open_telemetry
 from moescope.trainer.config import Config
 from moescope.trainer.data import Corpus
 from moescope.trainer.flops import model_cost
@@ -28,7 +29,7 @@ def describe_ranks(out: Path, mesh: Mesh, command: Sequence[str]) -> dict[str, A
         ranks = [None] * mesh.world.size
         dist.all_gather_object(ranks, rank_facts(mesh.rank))
     run = describe_run(out, ranks)
-    run["versions"] |= {"moescope": __version__, "polars": polars.__version__}
+    run["versions"] |= {"moescope": __version__, "polars": pl.__version__}
     return run | {"command": list(command), "git_commit": git_commit()}
 
 
@@ -50,6 +51,7 @@ def describe_training(
         "data": {"files": [dataclasses.asdict(file) for file in corpus.files]},
         "seeds": {"model": config.train.seed, "data": config.train.seed},
         "controls": config.control.active(),
+        "validates_quality": not config.control.active(),
         "result": {"active_params": cost.active_params, "total_params": cost.total_params},
     }
 
@@ -61,6 +63,15 @@ def read_run(out: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return run if isinstance(run, dict) else {}
+
+
+def seconds_after(out: Path, step: int) -> float:
+    """How long the run directory's earlier starts trained from ``step`` on: what a resumed run trains again."""
+    telemetry = open_telemetry(out)
+    if telemetry is None:
+        return 0.0
+    lost = telemetry.step.filter((pl.col("rank") == 0) & (pl.col("step") >= step))
+    return float((lost["end_ns"] - lost["start_ns"]).sum()) / 1e9
 
 
 def git_commit() -> str | None:
