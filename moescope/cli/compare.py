@@ -45,6 +45,12 @@ class ChangeCondition(click.ParamType[str]):
     help="Exit with 5 when a figure of B is past A's by more than this and than noise (step_ns+5%, tokens_per_s-5%), "
     "or when B has a finding of this code that A has not. Repeatable.",
 )
+@click.option(
+    "--to-loss",
+    type=float,
+    metavar="LOSS",
+    help="The training loss to which time and tokens are compared.  [default: the lowest that both reach]",
+)
 @reading_options
 def command(
     path_a: Path,
@@ -52,6 +58,7 @@ def command(
     *,
     as_json: bool,
     fail_on: Sequence[str],
+    to_loss: float | None,
     hosts: HostGroups | None,
     rank_regex: str | None,
     workers: int | None,
@@ -79,7 +86,7 @@ def command(
     for path in (path_a, path_b):
         with progress(f"Analysing {path.name}") as show:
             runs.append(analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show))
-    comparison = compare(*runs)
+    comparison = compare(*runs, to_loss=to_loss)
     met = [condition for condition in fail_on if meets(comparison, condition)]
     if as_json:
         click.echo(json.dumps(comparison_to_json(comparison)))

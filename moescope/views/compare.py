@@ -16,7 +16,12 @@ from moescope.findings import Finding
 from moescope.views.model import Analysis, Json
 
 HIGHER_IS_BETTER = frozenset({"tokens_per_s", "mfu"})
-NEUTRAL = frozenset({"maxvio_rank_floor", "world_size", "active_params", "total_params"})
+NEUTRAL = frozenset(
+    {"maxvio_rank_floor", "world_size", "active_params", "total_params", "steps", "tokens", "flops_per_token"}
+    | {"shared_loss", "balance"}
+)
+LOSS_STEPS = 5
+"""Steps over whose mean a training loss counts as reached."""
 CONFIG_SECTIONS = (
     "command",
     "git_commit",
@@ -84,9 +89,16 @@ class Comparison:
     settings: tuple[Setting, ...]
 
 
-def compare(a: Analysis, b: Analysis) -> Comparison:
-    """Return what changed from run ``a`` to run ``b``."""
+def compare(a: Analysis, b: Analysis, to_loss: float | None = None) -> Comparison:
+    """Return what changed from run ``a`` to run ``b``.
+
+    ``to_loss``: the training loss to which time and tokens are compared; the lowest that both reach if omitted.
+    """
     samples_a, samples_b = samples(a), samples(b)
+    target = shared_loss(a, b) if to_loss is None else to_loss
+    if target is not None:
+        samples_a |= _until(a, target)
+        samples_b |= _until(b, target)
     names = [*samples_a, *(name for name in samples_b if name not in samples_a)]
     keys_a, keys_b = ({(f.code, f.rank) for f in run.findings} for run in (a, b))
     return Comparison(
@@ -113,6 +125,33 @@ def samples(run: Analysis) -> dict[str, Sequence[float]]:
     found |= _wait_samples(run)
     found |= {name: [value] for name, value in _single_values(run)}
     return {name: values for name, values in found.items() if values}
+
+
+def shared_loss(a: Analysis, b: Analysis) -> float | None:
+    """Return the lowest training loss that both runs reach; ``None`` where one recorded no losses."""
+    reached = [[loss for loss, _, _ in _loss_curve(run)] for run in (a, b)]
+    return max(min(losses) for losses in reached) if all(reached) else None
+
+
+def _until(run: Analysis, target: float) -> dict[str, Sequence[float]]:
+    """Time and tokens that the run trained until it reached ``target``; nothing where it never did."""
+    for loss, time_ns, tokens in _loss_curve(run):
+        if loss <= target:
+            return {"shared_loss": [target], "time_to_shared_loss_ns": [time_ns], "tokens_to_shared_loss": [tokens]}
+    return {}
+
+
+def _loss_curve(run: Analysis) -> Iterator[tuple[float, float, float]]:
+    """Mean loss of the last LOSS_STEPS steps, and time and tokens trained so far, step by step."""
+    losses: list[float] = []
+    time_ns = tokens = 0.0
+    for step in run.telemetry:
+        time_ns += step.duration_ns
+        tokens += step.tokens
+        if step.loss is not None:
+            losses.append(step.loss)
+            if len(losses) >= LOSS_STEPS:
+                yield statistics.fmean(losses[-LOSS_STEPS:]), time_ns, tokens
 
 
 def _part_samples(run: Analysis) -> dict[str, list[float]]:
@@ -155,8 +194,15 @@ def _single_values(run: Analysis) -> Iterator[tuple[str, float]]:
         yield "last_loss", losses[-1]
     result = run.provenance.get("result")
     for name, value in result.items() if isinstance(result, Mapping) else ():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name != "tokens_per_s":
-            yield str(name), float(value)
+        parts = value.items() if isinstance(value, Mapping) else ()
+        for key, number in ((str(name), value), *((f"{_family(str(name))}:{part}", one) for part, one in parts)):
+            if isinstance(number, int | float) and not isinstance(number, bool) and key != "tokens_per_s":
+                yield key, float(number)
+
+
+def _family(name: str) -> str:
+    """``validation_loss_by_domain`` holds a ``validation_loss:code``, and so on."""
+    return name.partition("_by_")[0]
 
 
 def change(metric: str, a: Sequence[float], b: Sequence[float]) -> Change:

@@ -16,6 +16,7 @@ from rich.console import Console
 from moescope.cli import main
 from moescope.cli.comparison import print_comparison
 from moescope.views.compare import change, compare, samples
+from moescope.views.model import TelemetryStep
 
 
 def skewed_and_calm():
@@ -132,3 +133,34 @@ def test_json(runs, capsys):  # noqa: ARG001
 def test_fail_on(runs, capsys, order, condition, exit_code):  # noqa: ARG001
     assert main(["compare", *order, "--json", "--fail-on", condition]) == exit_code
     assert json.loads(capsys.readouterr().out)["ok"] is (exit_code in (0, 5))
+
+
+def with_losses(run, losses):
+    """The run with a step of 10 ns and 100 tokens per loss."""
+    steps = tuple(TelemetryStep(i, 10 * i, 10, 100, loss, None, None, False) for i, loss in enumerate(losses))
+    return replace(run, telemetry=steps)
+
+
+def test_time_and_tokens_are_compared_at_the_lowest_loss_that_both_reach():
+    """Means of five steps: A is at 4 from its 5th step on, B below 4 from its 9th (8 -> 6.8 -> 5.6 -> 4.4 -> 3.2)."""
+    a, b = skewed_and_calm()
+    found = changes(with_losses(a, [4.0] * 10), with_losses(b, [8.0] * 5 + [2.0] * 5))
+    assert found["shared_loss"].a == found["shared_loss"].b == 4.0
+    assert (found["time_to_shared_loss_ns"].a, found["time_to_shared_loss_ns"].b) == (50, 90)
+    assert (found["tokens_to_shared_loss"].a, found["tokens_to_shared_loss"].b) == (500, 900)
+    assert found["tokens_to_shared_loss"].verdict == "worse"
+
+
+def test_a_loss_that_only_one_run_reaches_is_unknown_for_the_other():
+    a, b = skewed_and_calm()
+    comparison = compare(with_losses(a, [4.0] * 10), with_losses(b, [2.0] * 10), to_loss=3.0)
+    reached = next(change for change in comparison.changes if change.metric == "time_to_shared_loss_ns")
+    assert (reached.a, reached.b, reached.verdict) == (None, 50, "unknown")
+
+
+def test_losses_of_domains_are_compared_one_by_one():
+    a, _ = skewed_and_calm()
+    result = {"validation_loss_by_domain": {"code": 2.0, "prose": 3.0}, "restarts": 1}
+    found = samples(replace(a, provenance={"result": result}))
+    assert (found["validation_loss:code"], found["validation_loss:prose"]) == ([2.0], [3.0])
+    assert found["restarts"] == [1.0]
