@@ -85,12 +85,23 @@ def normalised_entropy(loads: FloatArray) -> float:
     return float(-(share * np.log(share)).sum() / np.log(len(loads)))
 
 
+ExpertPlacement = Sequence[int] | Mapping[str, Sequence[int]] | None
+"""As run.json has it: the EP member of each expert, or such a list by layer number."""
+
+
+def members_of(placement: ExpertPlacement, layer: int, num_experts: int, size: int) -> list[int]:
+    """The EP member that holds each expert of a layer, [num_experts]; contiguous over ``size`` members if unknown."""
+    found = placement.get(str(layer)) if isinstance(placement, Mapping) else placement
+    return list(found) if found else [expert * size // num_experts for expert in range(num_experts)]
+
+
 def counts_from_telemetry(
-    expert_load: pl.DataFrame, ep_groups: Sequence[Sequence[int]], placement: Sequence[int] | None
+    expert_load: pl.DataFrame, ep_groups: Sequence[Sequence[int]], placement: ExpertPlacement
 ) -> Counts | None:
     """Counts the hooks wrote; None where there are none or the groups are not known.
 
-    ``expert_load``: the telemetry table; ``placement``: EP member that holds each expert, contiguous if None.
+    ``expert_load``: the telemetry table; ``placement``: EP member that holds each expert, for all layers or by layer
+    number; contiguous if None.
     """
     if expert_load.is_empty() or not ep_groups:
         return None
@@ -104,18 +115,20 @@ def counts_from_telemetry(
     long = long.explode("counts", "expert")
     num_experts = int(long["expert"].max() or 0) + 1  # type: ignore[arg-type]
     size = len(ep_groups[0])
-    member = list(placement) if placement else [expert * size // num_experts for expert in range(num_experts)]
     holder = pl.DataFrame(
         [
-            (index, expert, group[member[expert]])
+            (layer, index, expert, group[member])
+            for layer in table["layer"].unique()
+            for expert, member in enumerate(members_of(placement, layer, num_experts, size))
             for index, group in enumerate(ep_groups)
-            for expert in range(num_experts)
         ],
-        schema={"group": pl.Int64, "expert": pl.Int64, "rank": pl.Int64},
+        schema={"layer": table.schema["layer"], "group": pl.Int64, "expert": pl.Int64, "rank": pl.Int64},
         orient="row",
     )
     key = ["step", "microbatch", "layer"]
-    by_rank = long.join(holder, on=["group", "expert"]).group_by([*key, "rank"]).agg(tokens=pl.col("counts").sum())
+    by_rank = (
+        long.join(holder, on=["layer", "group", "expert"]).group_by([*key, "rank"]).agg(tokens=pl.col("counts").sum())
+    )
     by_expert = long.group_by([*key, "expert"]).agg(pl.col("counts").sum()).sort("expert")
     by_expert = by_expert.group_by(key).agg("counts")
     dropped = table.group_by("layer").agg(

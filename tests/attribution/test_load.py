@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tiny_rows import exchange, table
 
 from moescope.attribution.expert_work import row_costs
+from moescope.attribution.gemm.rows import local_rows
 from moescope.attribution.load import (
     counts_from_splits,
     counts_from_telemetry,
@@ -91,6 +92,17 @@ def test_counts_of_all_sources_go_to_the_ranks_that_hold_the_experts() -> None:
     assert counts.rank_counts.select("rank", "tokens").rows() == [(0, 13.0), (1, 7.0), (2, 10.0), (3, 10.0)]
     assert counts.expert_counts["counts"].to_list() == [[16.0, 7.0, 8.0, 9.0]]
     assert counts.dropped.rows() == [(1, 2 / 40)]
+
+
+def test_a_placement_by_layer_is_followed_in_each_of_them() -> None:
+    """Layer 0: experts 1 and 3 on member 0; layer 1 as listed; layer 2 not listed, so contiguous."""
+    table = telemetry([(0, 0, 0, layer, [1, 2, 3, 4], 0) for layer in range(3)])
+    counts = counts_from_telemetry(table, [[0, 1]], {"0": [1, 0, 1, 0], "1": [0, 1, 1, 0]})
+    assert counts is not None
+    by_layer = counts.rank_counts.group_by("layer", maintain_order=True).agg("rank", "tokens").rows()
+    assert by_layer == [(0, [0, 1], [6, 4]), (1, [0, 1], [5, 5]), (2, [0, 1], [3, 7])]
+    rows = local_rows(table, [[0, 1]], {"0": [1, 0, 1, 0]}).sort("layer", "rank")
+    assert rows["group_rows"].to_list()[:2] == [[2, 4], [1, 3]]
 
 
 def test_a_recorded_placement_is_followed() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from moescope.attribution.load import ExpertPlacement, members_of
+
 SCHEMA: dict[str, Any] = {
     "rank": pl.Int64, "step": pl.Int64, "microbatch": pl.Int32, "layer": pl.Int32, "group_rows": pl.List(pl.Int64),
 }  # fmt: skip
@@ -17,13 +19,14 @@ _KEY = ["group", "step", "microbatch", "layer"]
 def local_rows(
     expert_load: pl.DataFrame,
     ep_groups: Sequence[Sequence[int]],
-    placement: Sequence[int] | None,
+    placement: ExpertPlacement,
     steps: Collection[int] | None = None,
 ) -> pl.DataFrame:
     """The columns of SCHEMA: rows that each rank's experts received, in the order of the experts.
 
-    ``expert_load``: the telemetry table, counts before capacity; ``placement``: EP member that holds each expert,
-    contiguous if None; ``steps``: only these. Empty where the counts or the groups are not known.
+    ``expert_load``: the telemetry table, counts before capacity; ``placement``: EP member that holds each expert, for
+    all layers or by layer number, contiguous if None; ``steps``: only these. Empty where the counts or the groups are
+    not known.
     """
     group_of = {rank: index for index, group in enumerate(ep_groups) for rank in group}
     if expert_load.is_empty() or not group_of:
@@ -39,11 +42,14 @@ def local_rows(
     first = np.flatnonzero(table.select(pl.struct(_KEY).rle_id().diff().fill_null(1) > 0).to_series().to_numpy())
     summed = np.add.reduceat(counts, first, axis=0)
     size = len(ep_groups[0])
-    member = np.array(placement or [expert * size // num_experts for expert in range(num_experts)])
     places = table.select(_KEY)[first]
-    frames = [
-        _of_member(places, summed[:, member == index], [group[index] for group in ep_groups]) for index in range(size)
-    ]
+    frames = []
+    for (layer,), part in places.with_row_index("row").group_by("layer", maintain_order=True):
+        member = np.array(members_of(placement, int(str(layer)), num_experts, size))
+        frames += [
+            _of_member(part.drop("row"), summed[part["row"]][:, member == index], [group[index] for group in ep_groups])
+            for index in range(size)
+        ]
     return pl.concat(frames).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
