@@ -31,7 +31,8 @@ LEFT = 0.6
 """The explanation must leave at most this share of the deviation that equal links leave,"""
 RUNNER_UP = 0.85
 """and at most this share of what the next best rank's leaves."""
-MIN_EXCHANGES = 6
+MIN_EXCHANGES = 4
+MIN_ENDS = 24
 MAX_EXCHANGES = 96
 """Of one group that are looked at."""
 MIN_FREE_SHARE = 0.1
@@ -134,7 +135,7 @@ def _ends(calm: pl.DataFrame, host_of_rank: Mapping[int, str], latency_ns: Mappi
         parts.setdefault((one.members, part.tier), []).append(one)
     for pieces in parts.values():
         whole = pieces[0] if len(pieces) == 1 else _joined(pieces)
-        if whole.num_exchanges >= MIN_EXCHANGES:
+        if whole.num_exchanges >= MIN_EXCHANGES and np.isfinite(whole.after_ns).sum() >= MIN_ENDS:
             yield whole
 
 

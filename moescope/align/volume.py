@@ -17,7 +17,8 @@ def with_volume(rows: pl.DataFrame, host_of_rank: Mapping[int, str], slow: Seque
     Per rank ``remote_bytes`` (the larger of sent and received), ``even_bytes`` (what ports shared fairly have moved
     when the rank's last transfer ends) and ``paced_bytes`` (the same with ``slow`` links: as many bytes as links of
     the usual speed would have moved by then); per instance ``bottleneck_bytes`` (the most of any rank),
-    ``mean_bytes``, ``bottleneck_rank`` and ``bottleneck_receives`` (it receives more than it sends).
+    ``mean_bytes`` (what each would send and receive if the same total were even), ``bottleneck_rank`` and
+    ``bottleneck_receives`` (it receives more than it sends).
     ``rows``: matched collectives with ``tier``.
     """
     columns = {name: np.full(len(rows), np.nan) for name in ("outgoing", "incoming", "even_bytes", "paced_bytes")}
@@ -28,17 +29,18 @@ def with_volume(rows: pl.DataFrame, host_of_rank: Mapping[int, str], slow: Seque
     known = rows.with_columns(
         remote_bytes=pl.Series(np.fmax(outgoing, incoming)).fill_nan(None),
         receives_more=pl.Series(incoming > outgoing),
+        sent=pl.Series(outgoing).fill_nan(None),
         **{name: pl.Series(values).fill_nan(None) for name, values in columns.items()},
     )
     complete = pl.col("remote_bytes").is_not_null().all().over("instance")
     return known.with_columns(
         bottleneck_bytes=pl.when(complete).then(pl.col("remote_bytes").max().over("instance")),
-        mean_bytes=pl.when(complete).then(pl.col("remote_bytes").mean().over("instance")),
+        mean_bytes=pl.when(complete).then(pl.col("sent").mean().over("instance")),
         bottleneck_rank=pl.when(complete).then(pl.col("rank").sort_by("remote_bytes").last().over("instance")),
         bottleneck_receives=pl.when(complete).then(
             pl.col("receives_more").sort_by("remote_bytes").last().over("instance")
         ),
-    ).drop("receives_more")
+    ).drop("receives_more", "sent")
 
 
 def _of_rows(part: Exchanges, slow: Sequence[SlowLink]) -> dict[str, FloatArray]:

@@ -48,6 +48,8 @@ CHARGES = {
     "charged_ns": pl.Float64, "cost_ns": pl.Float64,
 }  # fmt: skip
 
+HELD_SHARE = 0.5
+"""A rank is held by a late one when at least this share of its wait was removable."""
 MIN_EXCESS_NS = 1.0
 MIN_NET_SHARE = 0.25
 """Signed excesses are trusted where their sum is at least this share of the sum of their sizes."""
@@ -93,12 +95,13 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     late = rows["late_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
     wait = rows["arrival_wait_ns"].to_numpy().astype(np.float64)
     exposed = np.minimum(rows["removable_wait_ns"].to_numpy(), rows["exposed_wait_ns"].to_numpy()).astype(np.float64)
-    link, volume = _transfer_deviation(rows)
+    is_held = _is_held(rows)
+    link, volume = _transfer_deviation(rows.with_columns(is_held=is_held))
     bottleneck = (
         rows["bottleneck_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
     )
     bottleneck = np.where(bottleneck >= 0, bottleneck, rank)
-    is_blocking = rows["is_blocking"].to_numpy()
+    held = is_held.to_numpy()
     path = np.zeros((len(ranks), len(ranks), len(Excess)))
     every = np.arange(len(ranks))
     path[every, every, Excess.UNKNOWN] = _late_beginning(begin_ns, ranks)
@@ -114,7 +117,7 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
             charged.append(
                 (np.array([first]), _charge(path, rank[waiting], late[waiting], wait[waiting], exposed[waiting]))
             )
-        jumps = part[is_blocking[part] & (late[part] >= 0)]
+        jumps = part[held[part] & (late[part] >= 0)]
         path[rank[jumps]] = path[late[jumps]]
         path[members, members, Excess.TRANSFER] += link[part]
         path[members, bottleneck[part], Excess.VOLUME] += volume[part]
@@ -129,16 +132,29 @@ def _late_beginning(begin_ns: Mapping[int, int], ranks: list[int]) -> FloatArray
     return deviation
 
 
+def _is_held(rows: pl.DataFrame) -> pl.Series:
+    """Whether a row's end was put off by the late rank, so that its path goes on from there.
+
+    A rank whose own transfers with those already there last as long anyway waits without losing by it; its path goes on
+    from its own arrival.
+    """
+    share = pl.col("removable_wait_ns") / pl.col("arrival_wait_ns").clip(1)
+    return rows.select(pl.col("is_blocking") & (share >= HELD_SHARE)).to_series()
+
+
 def _transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
     """Each row's transfer against the median of the same turn, ns: (what its links, what its volume adds to a path).
 
-    The volume's part is the deviation of what the transfer model expects for the bytes; all of it goes to the links
+    A transfer begins where the path goes on: at the last arrival, at its own for a rank that it did not hold. The
+    volume's part is the deviation of what the transfer model expects for the bytes; all of it goes to the links
     where there is no model.
     """
     turn = ["step", "turn", "kind"]
     is_modelled = pl.col("even_links_ns").is_not_null()
-    expected = pl.when(is_modelled).then(pl.min_horizontal("even_links_ns", "transfer_ns")).otherwise(0.0)
-    whole = pl.col("transfer_ns") - pl.col("transfer_ns").median().over(turn)
+    from_own = pl.col("is_blocking") & ~pl.col("is_held")
+    spent = pl.col("transfer_ns") + pl.when(from_own).then("arrival_wait_ns").otherwise(0)
+    expected = pl.when(is_modelled).then(pl.min_horizontal("even_links_ns", spent)).otherwise(0.0)
+    whole = spent - spent.median().over(turn)
     table = rows.select(volume=(expected - expected.median().over(turn)).cast(pl.Float64), whole=whole.cast(pl.Float64))
     volume = table["volume"].to_numpy()
     return table["whole"].to_numpy() - volume, volume

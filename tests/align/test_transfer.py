@@ -112,7 +112,7 @@ def test_bytes_to_and_from_others_within_a_host() -> None:
     assert got["remote_bytes"].to_list() == [3 * ROW_BYTES, 7 * ROW_BYTES, 6 * ROW_BYTES]
     assert got["bottleneck_bytes"].to_list() == [7 * ROW_BYTES] * 3
     assert got["bottleneck_rank"].to_list() == [1] * 3
-    assert got["mean_bytes"].to_list() == pytest.approx([16 / 3 * ROW_BYTES] * 3)
+    assert got["mean_bytes"].to_list() == pytest.approx([12 / 3 * ROW_BYTES] * 3)
 
 
 def test_bytes_to_and_from_other_hosts_when_a_group_spans_them() -> None:
