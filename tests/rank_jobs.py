@@ -12,7 +12,9 @@ import torch.distributed as dist
 from miniature import losses_of, mini_trainer, resumed_losses, together
 from moescope_hooks import Schedule, clock, observe
 from moescope_hooks.routing import Routing
-from toy_moe import ToyModel, train_toy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from toy_moe import DIM, ToyModel, train_toy
 
 from moescope.trainer import checkpoint
 from moescope.trainer.comm import Splits, exchange_rows
@@ -88,6 +90,46 @@ def observe_on_demand(out: Path, steps: int) -> None:
                 (out / "beside").rename(file)
             time.sleep(0.005)
             dist.barrier()
+
+
+def observe_wrapped(out: Path, wrapper: str) -> list[list[list[int]]]:
+    """Train a toy under DDP or FSDP2 on data of this rank's own; returns a direct count by layer and microbatch."""
+    model = ToyModel(recompute=False if wrapper.endswith("recomputed") else None)
+    if wrapper == "ddp":
+        wrapped: Any = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        wrapped = fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    with observe(wrapped, out=out, optimizer=optimizer) as obs:
+        for _ in range(2):
+            obs.microbatch()
+            loss = wrapped(torch.randn(16, DIM, generator=generator))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            obs.step(loss=loss)
+    passes = slice(None, None, 2) if wrapper.endswith("recomputed") else slice(None)
+    return [layer.counted[passes] for layer in model.layers]
+
+
+def observe_placed(config: Config, out: Path) -> tuple[list[float], list[list[int]], list[list[list[float]]]]:
+    """Train 3 observed steps; returns losses, this rank's assignments by pass, and the last step's loads."""
+    trainer = mini_trainer(config, together(4))
+    direct: list[list[int]] = []
+    for module in trainer.model.modules():
+        if isinstance(module, MoE):
+            module.register_routing_hook(_direct_count(module.layer, direct))
+    losses = []
+    with observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
+        for step in range(3):
+            loss, _ = trainer.train_step(step, obs)
+            losses.append(float(loss[0]))
+            obs.step(loss=loss[0])
+    return losses, direct, trainer.loads_GLE.tolist()
 
 
 def _direct_count(layer: int, direct: list[list[int]]) -> Callable[[Routing], None]:

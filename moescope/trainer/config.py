@@ -49,6 +49,10 @@ class Config:
         rule = "needs parallel.tp_size = 1: one rank alone cannot repeat an attention that several share"
         require(not (slow >= 0 and tensor_parallel), "control.slow_rank", slow, rule)
 
+        shared = self.moe.num_shared_experts
+        rule = "must be 0 with model.upcycle_from: the dense model has nothing to make shared experts of"
+        require(shared == 0 or not self.model.upcycle_from, "moe.num_shared_experts", shared, rule)
+
     def _check_halves(self) -> None:
         """What must hold so that two halves of a microbatch do what the whole one does."""
         train, key = self.train, "train.two_batch_overlap"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import rank_jobs
 from miniature import alone, losses_of, mini_config, mini_trainer
 from rank_jobs import STEPS
 from rank_pool import RankPool
 
-from moescope.errors import MoescopeError
 from moescope.trainer.mesh import expert_groups
-from moescope.trainer.placement import placements_of
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +35,6 @@ def test_a_balance_over_the_global_batch_does_not_depend_on_the_expert_groups(ra
     config = mini_config(moe={"balance": "aux_global", "balance_coefficient": 0.1})
     together, apart = (ranks.run(rank_jobs.train, config, ep_size, "contiguous")[0] for ep_size in (4, 1))
     assert together[0] == pytest.approx(apart[0], rel=2e-5)
-
-
-def test_another_placement_moves_the_load_and_nothing_else(
-    ranks: RankPool, single_rank: tuple[list[float], dict[str, float]], tmp_path: Path
-) -> None:
-    placement = tmp_path / "placement.json"
-    placement.write_text(json.dumps({"expert_placement": [3, 0, 1, 2, 2, 3, 0, 1]}))
-    config = mini_config(parallel={"placement_file": str(placement)})
-    assert ranks.run(rank_jobs.train, config, 4, "contiguous")[0][0] == pytest.approx(single_rank[0], rel=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[0, 0, 0, 0, 0, 1, 1, 1]", "4 on each of the members 0 to 1"),
-        ("[0, 1]", "must place 8 experts"),
-        ('{"experts": 3}', "holds no placement"),
-        ("{", "cannot read the placement"),
-    ],
-)
-def test_a_placement_that_does_not_fit_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    placement = tmp_path / "placement.json"
-    placement.write_text(content)
-    with pytest.raises(MoescopeError, match=message):
-        placements_of(mini_config(parallel={"placement_file": str(placement)}), 2)
 
 
 def test_expert_groups_cover_every_rank_once() -> None:
