@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from moescope.trace.interrupts import check, held
-from moescope.trace.wire import receive, send
+from moescope.trace.wire import packed, receive, send
 
 _UNDER_WAY = 3
 """Tasks that a helper has in hand: one to work on, the others so that it need not wait for the next."""
@@ -41,10 +41,17 @@ class _Task:
     error: BaseException | None = None
 
     def perform(self) -> None:
+        """Do it here."""
         try:
             self.result = self.function(*self.arguments)
-        except Exception as error:  # raised again where the result is asked for
-            self.error = error
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, which is raised again where the result is asked for."""
+        self.error = error
         self.done.set()
 
 
@@ -135,9 +142,15 @@ class Crew:
         taker = threading.Thread(target=_take_answers, args=(helper.stdout, under_way, room), daemon=True)
         taker.start()
         while (task := self._next_task(room, taker)) is not None:
+            try:
+                message = packed((task.function, task.arguments))
+            except Exception as error:
+                task.fail(error)
+                room.release()
+                continue
             under_way.append(task)
             try:
-                send(helper.stdin, (task.function, task.arguments))
+                send(helper.stdin, message)
             except OSError:
                 break
         _close(helper.stdin)

@@ -9,9 +9,13 @@ from typing import IO, Any
 _LENGTH = struct.Struct("<Q")
 
 
-def send(stream: IO[bytes], value: object) -> None:
+def packed(value: object) -> bytes:
+    """A message's payload."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def send(stream: IO[bytes], payload: bytes) -> None:
     """Write one message."""
-    payload = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(_LENGTH.pack(len(payload)))
     stream.write(payload)
     stream.flush()

@@ -1,16 +1,18 @@
 """Helper processes: order, errors, death, interrupts, and no need for a guard in the caller's script."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trace_tasks import die_elsewhere, double, fail
+from trace_tasks import die_elsewhere, double, fail, lock
 
 from moescope.trace.crew import Crew
-from moescope.trace.wire import receive, send
+from moescope.trace.wire import packed, receive, send
 from moescope.trace.workers import in_processes
 
 
@@ -27,6 +29,13 @@ def test_an_error_is_raised_here_and_ends_the_helpers() -> None:
     for pid in crew.pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("function", [lambda value: double(value, 0.02), lock])
+def test_what_cannot_travel_is_an_error(function: Callable[[int], object]) -> None:
+    """A function that has no importable name; a result that cannot be pickled. Done here, both are fine."""
+    with Crew(1) as crew, pytest.raises((pickle.PicklingError, TypeError, AttributeError), match="pickle"):
+        list(crew.run(function, ((i,) for i in range(1000)), ahead=8))
 
 
 def test_a_helper_that_dies_costs_no_result() -> None:
@@ -103,6 +112,6 @@ def test_without_its_parent_a_helper_ends(busy: bool) -> None:
         assert helper.stdout is not None
         assert receive(helper.stdout) == "ready"
         if busy:
-            send(helper.stdin, (time.sleep, (3600,)))
+            send(helper.stdin, packed((time.sleep, (3600,))))
         _, errors = helper.communicate(timeout=60)
     assert (helper.returncode, errors) == (0, b"")
