@@ -29,6 +29,8 @@ from moescope.views.model import (
     WaitEdge,
 )
 from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
+from moescope.views.model_host import Host, IdleCause, Launches
+from moescope.views.model_memory import MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 HOSTILE = "<script>alert(1)</script>"
@@ -228,6 +230,58 @@ def _memory(num_ranks: int, hot_rank: int) -> tuple[RankMemory, ...]:
     return tuple(result)
 
 
+def _host_view(num_ranks: int, hostile: bool) -> Host:
+    idle = [
+        IdleCause(rank, kind, name, detail, 3, "dispatch", 900_000 + 50_000 * rank, 4.0, 300_000, T0_NS + 7_000_000)
+        for rank in range(num_ranks)
+        for kind, name, detail in (
+            ("sync", "aten::item", "Memcpy DtoH (Device -> Pageable), cudaStreamSynchronize"),
+            ("host_launch", HOSTILE_QUOTES if hostile else "aten::mm", "Python code before it"),
+        )
+    ]
+    launches = (
+        Launches(rank, 812.0, 640.0, 8.1, 2.0, 180.0, 4.0, 5_100.0, 11_000.0, 240_000.0, 1.4 + rank, 31)
+        for rank in range(num_ranks)
+    )
+    return Host(tuple(idle), tuple(launches))
+
+
+def _memory_use(num_ranks: int, memory: tuple[RankMemory, ...], hostile: bool) -> MemoryUse:
+    name = HOSTILE if hostile else "experts"
+    tokens = tuple(
+        TokenMemory(m.rank, 9000.0, 1.2, 1.1, 2_048.0, 2_000.0, 2_096.0, 96, True, 2 * GIB, 1_057_576.0, 1.03e6, 1.08e6)
+        for m in memory
+    )
+    snapshot = MemorySnapshot(
+        rank=0,
+        file="rank0_memory.pickle",
+        device=0,
+        reserved_bytes=40 * GIB,
+        allocated_bytes=30 * GIB,
+        pending_bytes=GIB,
+        free_whole_bytes=4 * GIB,
+        free_split_bytes=5 * GIB,
+        largest_free_bytes=2 * GIB,
+        rounding_bytes=1 << 20,
+        num_segments=420,
+        allocated_by_category={"parameters": 20 * GIB, name: 10 * GIB},
+        peak_bytes=34 * GIB,
+        peak_by_category={"parameters": 20 * GIB, name: 14 * GIB},
+        peak_by_place={"job/model.py:88 forward": 14 * GIB},
+        num_driver_allocations=9,
+        num_driver_frees=4,
+        num_retries=2,
+        num_out_of_memory=0,
+        num_actions=60_000,
+    )
+    return MemoryUse(
+        tokens=tokens,
+        trades=tuple(MemoryTrade(rank, "recompute", 3 * GIB, 2_400_000) for rank in range(num_ranks)),
+        steps=tuple(StepPeak(s, 0, (40 + s) * GIB, 39 * GIB, 50 * GIB, s in (10, 11)) for s in range(8, 14)),
+        snapshots=(snapshot,),
+    )
+
+
 def _collectives(loads: list[list[float]], num_ranks: int, num_steps: int) -> tuple[Collective, ...]:
     result = []
     for step in range(num_steps):
@@ -363,6 +417,8 @@ def example(num_ranks: int = 4, num_steps: int = 2, num_layers: int = 3, *, host
             "seeds": {"data": 1, "init": 2},
         },
         gemm=gemm_example(num_layers),
+        host=_host_view(num_ranks, hostile),
+        memory_use=_memory_use(num_ranks, _memory(num_ranks, hot), hostile),
         routers=tuple(
             RouterLayer(layer, 0.02 * (layer + 1), 0.9, 0.004 / (layer + 1), 0.01 * layer)
             for layer in range(num_layers)
@@ -396,6 +452,8 @@ def bare() -> Analysis:
         telemetry=(),
         provenance={},
         gemm=None,
+        host=Host(),
+        memory_use=MemoryUse(),
         routers=(),
         traffic=(),
         missing=(Missing("expert counts", "Which expert is hot.", "Attach the hooks: with observe(model, out=...)."),),

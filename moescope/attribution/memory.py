@@ -13,6 +13,7 @@ import polars as pl
 
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
+from moescope.align.steps import assign_steps
 from moescope.trace import RankTrace
 
 NUM_SERIES_BUCKETS = 200
@@ -32,6 +33,9 @@ class MemoryProfile:
     peak_phase: str
     live_by_phase_bytes: dict[str, int]
     series: tuple[tuple[int, int], ...]
+    reserved_at_peak_bytes: int | None
+    """Reserved when most was allocated; what it is more than that is fragmentation."""
+    peak_by_step_bytes: dict[int, int]
 
 
 def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:
@@ -59,7 +63,15 @@ def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame
         peak_phase=phases[peak],
         live_by_phase_bytes=_live_at(used.head(peak + 1), phases, int(total[peak])),
         series=_series(used["ts_ns"].to_numpy(), total),
+        reserved_at_peak_bytes=used["total_reserved"][peak] or None,
+        peak_by_step_bytes=_peak_by_step(used, windows),
     )
+
+
+def _peak_by_step(used: pl.DataFrame, windows: pl.DataFrame) -> dict[int, int]:
+    """The highest total within each step that has an event."""
+    table = used.with_columns(step=assign_steps(used["ts_ns"], windows)).drop_nulls("step")
+    return dict(table.group_by("step").agg(pl.col("total_allocated").max()).sort("step").rows())
 
 
 def _capacity(trace: RankTrace, device: int) -> int | None:

@@ -25,6 +25,7 @@ from moescope.attribution.idle_causes import idle_causes
 from moescope.attribution.labels import GEMM_LABELS, Label
 from moescope.attribution.launch_stats import LaunchStats, launch_stats
 from moescope.attribution.memory import MemoryProfile, memory_profile
+from moescope.attribution.memory_trades import MemoryTrade, memory_trades
 from moescope.attribution.sweep import Segments, partition
 from moescope.attribution.unions import DeviceUnions, device_unions
 from moescope.trace import RankTrace
@@ -61,6 +62,7 @@ class RankProfile:
     """Kernels without a recorded launch."""
     idle_causes: pl.DataFrame
     """What the device's idle time goes back to: ``idle_causes.SCHEMA``."""
+    memory_trades: tuple[MemoryTrade, ...]
     launch_stats: LaunchStats | None
     """None on a host-only trace."""
 
@@ -98,6 +100,7 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
         idle_causes=idle_causes(events, launch, segments, on_gpu=device.on_gpu),
+        memory_trades=memory_trades(events, trace.memory(), segments, windows),
         launch_stats=launch_stats(events, launch, windows),
     )
 

@@ -16,7 +16,7 @@ from moescope.errors import ExitCode
 if TYPE_CHECKING:
     from moescope.views.model import Analysis
 
-EXTRAS = ("collectives", "load", "gemms", "memory", "telemetry")
+EXTRAS = ("collectives", "load", "gemms", "memory", "host", "telemetry")
 
 
 class NamesType(click.ParamType[tuple[str, ...]]):

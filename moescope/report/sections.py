@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from markupsafe import Markup
 
 from moescope.report import charts, heat, lines, products
-from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_router, panels_run, panels_step
+from moescope.views import (
+    panels_comm,
+    panels_gemm,
+    panels_host,
+    panels_load,
+    panels_memory,
+    panels_router,
+    panels_run,
+    panels_step,
+)
 from moescope.views.model import Analysis
 from moescope.views.panels import Matrix, Panel, Table, spread
 from moescope.views.text import FORMATS, count, duration, size
@@ -250,8 +259,14 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_gemm.losses_panel, _losses),
     (panels_gemm.layer_losses_panel, _layer_losses),
     (panels_host.host_panel, _host),
+    (panels_host.idle_panel, None),
+    (panels_host.launches_panel, None),
     (panels_run.memory_panel, _memory),
     (panels_run.peaks_panel, _peaks),
+    (panels_memory.tokens_panel, None),
+    (panels_memory.trades_panel, None),
+    (panels_memory.step_peaks_panel, None),
+    (panels_memory.snapshots_panel, None),
     (panels_step.steps_panel, _steps),
     (panels_comm.clock_panel, _clock),
     (panels_run.missing_panel, None),

@@ -18,7 +18,6 @@ from moescope.trace import TraceDirectory
 from moescope.views.model import (
     Clock,
     Json,
-    RankMemory,
     RankStep,
     Source,
     Step,
@@ -104,57 +103,6 @@ def clocks(alignment: Alignment) -> tuple[Clock, ...]:
             origin_ns=clock.origin_ns,
         )
         for clock in alignment.clocks
-    )
-
-
-def memory(
-    profiles: Sequence[RankProfile], telemetry: Telemetry | None, directory: TraceDirectory, alignment: Alignment
-) -> tuple[RankMemory, ...]:
-    """Every rank's memory from the trace's memory events, else the peaks that telemetry recorded.
-
-    Of several windows the one with the highest peak; times on the common clock.
-    """
-    recorded = [(p.rank, p.memory) for p in profiles if p.memory is not None]
-    from_events = dict(sorted(recorded, key=lambda pair: pair[1].allocated_peak_bytes))
-    found = [
-        RankMemory(
-            rank=rank,
-            device=memory.device,
-            allocated_peak_bytes=memory.allocated_peak_bytes,
-            reserved_peak_bytes=memory.reserved_peak_bytes,
-            capacity_bytes=memory.capacity_bytes,
-            peak_at_ns=alignment.clock_of(rank).common_ns(memory.peak_at_ns),
-            peak_phase=memory.peak_phase,
-            live_by_phase_bytes=memory.live_by_phase_bytes,
-            series=tuple((alignment.clock_of(rank).common_ns(at), size) for at, size in memory.series),
-            source="events",
-        )
-        for rank, memory in from_events.items()
-    ]
-    if not found and telemetry is not None:
-        device = {trace.rank: trace.device for trace in directory.ranks}
-        found = [_from_telemetry(row, device) for row in _peaks(telemetry).iter_rows(named=True)]
-    return tuple(sorted(found, key=lambda memory: memory.rank))
-
-
-def _peaks(telemetry: Telemetry) -> pl.DataFrame:
-    known = telemetry.step.drop_nulls("memory_allocated_peak_bytes")
-    highest = known.sort(["memory_allocated_peak_bytes", "step"], descending=[True, False])
-    return highest.unique("rank", keep="first", maintain_order=True).sort("rank")
-
-
-def _from_telemetry(row: Mapping[str, Any], device: Mapping[int, str]) -> RankMemory:
-    return RankMemory(
-        rank=row["rank"],
-        device=device.get(row["rank"], ""),
-        allocated_peak_bytes=row["memory_allocated_peak_bytes"],
-        reserved_peak_bytes=row["memory_reserved_peak_bytes"],
-        capacity_bytes=None,
-        peak_at_ns=row["end_ns"],
-        peak_phase=f"step {row['step']}",
-        live_by_phase_bytes={},
-        series=(),
-        source="telemetry",
     )
 
 

@@ -19,11 +19,13 @@ from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
-from moescope.views.assemble import clocks, memory, provenance, rank_steps, sources, steps, telemetry_steps
+from moescope.views.assemble import clocks, provenance, rank_steps, sources, steps, telemetry_steps
 from moescope.views.assemble_causes import causes, wait_edges, waits
 from moescope.views.assemble_collectives import collectives
 from moescope.views.assemble_gemm import find_gemms, gemm_view
+from moescope.views.assemble_host import host_view
 from moescope.views.assemble_load import load_view
+from moescope.views.assemble_memory import memory, memory_use, open_snapshot_uses
 from moescope.views.assemble_router import routers, traffic
 from moescope.views.gather import finding_inputs, missing
 from moescope.views.model import Analysis
@@ -157,6 +159,8 @@ def _assemble(
     world_size = len(_world(directory.ranks))
     basis = str(run.get("basis", "unknown"))
     gemms = find_gemms(profiles, telemetry, baseline)
+    by_rank = memory(profiles, telemetry, directory, alignment)
+    snapshots, unread = open_snapshot_uses(directory)
     inputs = finding_inputs(
         directory,
         telemetry,
@@ -184,13 +188,17 @@ def _assemble(
         wait_edges=wait_edges(alignment, attribution.num_steps),
         causes=causes(attribution, alignment),
         findings=findings(inputs),
-        missing=missing(directory, telemetry, profiles, alignment=alignment, counts=counts, world_size=world_size),
+        missing=missing(
+            directory, telemetry, profiles, alignment=alignment, counts=counts, snapshots=unread, world_size=world_size
+        ),
         collectives=collectives(alignment),
         load=load,
-        memory=memory(profiles, telemetry, directory, alignment),
+        memory=by_rank,
         telemetry=telemetry_steps(telemetry, counts, attribution),
         provenance=provenance(run),
         gemm=gemm_view(gemms, attribution),
+        host=host_view(profiles, alignment),
+        memory_use=memory_use(profiles, telemetry, counts, snapshots, by_rank),
         routers=routers(telemetry),
         traffic=traffic(telemetry, host_of_rank),
     )

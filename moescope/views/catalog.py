@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from moescope.views import panels_comm, panels_gemm, panels_host, panels_load, panels_router, panels_run, panels_step
+from moescope.views import (
+    panels_comm,
+    panels_gemm,
+    panels_host,
+    panels_load,
+    panels_memory,
+    panels_router,
+    panels_run,
+    panels_step,
+)
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel
 
@@ -27,8 +36,14 @@ PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "losses": panels_gemm.losses_panel,
     "layerlosses": panels_gemm.layer_losses_panel,
     "host": panels_host.host_panel,
+    "idle": panels_host.idle_panel,
+    "launches": panels_host.launches_panel,
     "memory": panels_run.memory_panel,
     "peaks": panels_run.peaks_panel,
+    "memorytokens": panels_memory.tokens_panel,
+    "memorytrades": panels_memory.trades_panel,
+    "steppeaks": panels_memory.step_peaks_panel,
+    "snapshots": panels_memory.snapshots_panel,
     "sources": panels_run.sources_panel,
     "missing": panels_run.missing_panel,
     "provenance": panels_run.provenance_panel,

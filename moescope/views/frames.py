@@ -16,6 +16,8 @@ import polars as pl
 from moescope.findings import Finding
 from moescope.views import model
 from moescope.views.json import plain
+from moescope.views.model_host import IdleCause, Launches
+from moescope.views.model_memory import MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 if TYPE_CHECKING:
@@ -122,6 +124,12 @@ TABLES: dict[str, Callable[[model.Analysis], pl.DataFrame]] = {
     "memory": lambda a: flat(model.RankMemory, a.memory),
     "memory_series": _memory_series,
     "memory_live": _memory_live,
+    "memory_tokens": lambda a: flat(TokenMemory, a.memory_use.tokens),
+    "memory_trades": lambda a: flat(MemoryTrade, a.memory_use.trades),
+    "memory_steps": lambda a: flat(StepPeak, a.memory_use.steps),
+    "memory_snapshots": lambda a: flat(MemorySnapshot, a.memory_use.snapshots),
+    "idle": lambda a: flat(IdleCause, a.host.idle),
+    "launches": lambda a: flat(Launches, a.host.launches),
     "telemetry": lambda a: flat(model.TelemetryStep, a.telemetry),
     "sources": lambda a: flat(model.Source, a.sources),
     "routers": lambda a: flat(RouterLayer, a.routers),

@@ -13,7 +13,7 @@ from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.load import Counts, intervals
 from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
-from moescope.trace import TraceDirectory
+from moescope.trace import Problem, TraceDirectory
 from moescope.views.model import Load, Missing
 
 
@@ -79,9 +79,13 @@ def missing(
     *,
     alignment: Alignment,
     counts: Counts | None,
+    snapshots: Sequence[Problem],
     world_size: int,
 ) -> tuple[Missing, ...]:
-    """Everything the input lacks, with the question it leaves open and how to record it."""
+    """Everything the input lacks, with the question it leaves open and how to record it.
+
+    ``snapshots``: what kept memory snapshots from being read.
+    """
     return tuple(
         [
             *_ranks(profiles, world_size),
@@ -91,6 +95,7 @@ def missing(
             *_load(telemetry, counts),
             *_shapes(profiles),
             *_memory(profiles),
+            *_snapshots(snapshots),
         ]
     )
 
@@ -188,4 +193,14 @@ def _memory(profiles: Sequence[RankProfile]) -> Iterator[Missing]:
             what="memory events",
             why="peaks, and what was live at them, are unknown",
             how_to_record="Pass profile_memory=True to torch.profiler, or use the hooks.",
+        )
+
+
+def _snapshots(problems: Sequence[Problem]) -> Iterator[Missing]:
+    for problem in problems:
+        yield Missing(
+            what=f"{problem.file}: {problem.what}",
+            why=problem.effect,
+            how_to_record="Dump it again with torch.cuda.memory._dump_snapshot, the rank in the file's name; fewer "
+            "max_entries in _record_memory_history make it smaller.",
         )

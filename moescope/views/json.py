@@ -25,7 +25,7 @@ COMPARISON_SCHEMA = "moescope.comparison/1"
 BASELINE_COMPARISON_SCHEMA = "moescope.baseline-comparison/1"
 SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
 """What every object holds."""
-EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "telemetry")
+EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "host", "telemetry")
 """What is printed when asked for, because it grows with the number of events."""
 
 
@@ -44,6 +44,7 @@ def to_json(analysis: Analysis, with_: Collection[str] = ()) -> dict[str, Json]:
         "world_size": analysis.world_size,
     }
     names = [*SECTIONS, *(name for name in EXTRA_SECTIONS if name in with_)]
+    names += ["memory_use"] if "memory" in with_ else []
     return head | {name: plain(getattr(analysis, "gemm" if name == "gemms" else name)) for name in names}
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from moescope.findings.model import Finding
 from moescope.views.model_gemm import Gemm
+from moescope.views.model_host import Host
+from moescope.views.model_memory import MemoryUse
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 SCHEMA = "moescope.analysis/1"
@@ -240,6 +242,8 @@ class RankMemory:
     """(time ns, allocated bytes), at most a few hundred points that keep every bucket's maximum."""
     source: str
     """``events`` (memory events of the trace) or ``telemetry``."""
+    reserved_at_peak_bytes: int | None = None
+    """Reserved when most was allocated; what it is more than that is fragmentation and cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,5 +305,7 @@ class Analysis:
     """run.json, as it was read."""
     gemm: Gemm | None = None
     """Matrix operations; None where the traces record no shapes."""
+    host: Host = field(default_factory=Host)
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
     routers: tuple[RouterLayer, ...] = ()
     traffic: tuple[HostTraffic, ...] = ()

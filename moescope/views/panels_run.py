@@ -28,6 +28,7 @@ def memory_panel(analysis: Analysis) -> Panel:
         Column("reserved peak", "bytes"),
         Column("capacity", "bytes"),
         Column("headroom", "bytes"),
+        Column("reserved beyond the peak", "bytes"),
         Column("running at the peak"),
         Column("largest at the peak"),
     )
@@ -37,8 +38,9 @@ def memory_panel(analysis: Analysis) -> Panel:
         headroom = None if m.capacity_bytes is None else m.capacity_bytes - held
         largest = max(m.live_by_phase_bytes.items(), key=lambda item: item[1], default=None)
         what = None if largest is None else f"{largest[0]}: {size(largest[1])}"
+        spare = None if m.reserved_at_peak_bytes is None else m.reserved_at_peak_bytes - m.allocated_peak_bytes
         rows.append((m.rank, m.device, m.allocated_peak_bytes, m.reserved_peak_bytes, m.capacity_bytes, headroom,
-                     m.peak_phase, what))  # fmt: skip
+                     spare, m.peak_phase, what))  # fmt: skip
     top = max(analysis.memory, key=lambda m: m.allocated_peak_bytes)
     least = min(analysis.memory, key=lambda m: m.allocated_peak_bytes)
     reading = f"Rank {top.rank} peaks highest, {size(top.allocated_peak_bytes)}"

@@ -1,10 +1,11 @@
-"""Memory curves, and the peaks taken apart."""
+"""Memory curves, the peaks taken apart, what tokens take, and allocator snapshots."""
 
 from __future__ import annotations
 
 from dash import html
 
 from moescope.views import figures_lines
+from moescope.views.panels_memory import snapshots_panel, step_peaks_panel, tokens_panel, trades_panel
 from moescope.views.panels_run import memory_panel, peaks_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
@@ -19,5 +20,9 @@ def render(view: View) -> html.Div:
         [
             panel(slug, memory_panel(analysis), figure),
             panel(slug, peaks_panel(analysis), lambda: figures_lines.peaks_figure(analysis, theme)),
+            panel(slug, tokens_panel(analysis)),
+            panel(slug, trades_panel(analysis)),
+            panel(slug, step_peaks_panel(analysis)),
+            panel(slug, snapshots_panel(analysis)),
         ]
     )
