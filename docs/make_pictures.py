@@ -1,10 +1,10 @@
 """Make the pictures in docs/images: every page of the dashboard and the report, as a reader sees them.
 
-    python docs/make_pictures.py                    # of a simulated run that it makes itself
-    python docs/make_pictures.py runs/mine --out /tmp/pictures
+    python docs/make_pictures.py
+    python docs/make_pictures.py --out /tmp/pictures --only timeline
 
-Needs Chromium (``apt-get install chromium``). Without a run it simulates 16 ranks on two hosts whose clocks differ,
-with hot experts on rank 2; the pictures then say so, as every page does.
+Shows copies of the runs in ``sample_traces``. Needs Chromium (``apt-get install chromium``); where ``pngquant`` is
+installed the files are a third as large.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import argparse
 import logging
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from moescope_app.runs import Runs
 from moescope_app.server import create_app
@@ -28,89 +31,137 @@ from moescope.report import write_report
 from moescope.views.build import analyze, open_timeline
 
 IMAGES = Path(__file__).parent / "images"
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+RUNS = ("two-hosts", "balanced", "skewed")
 WIDTH, HEIGHT = 1280, 900
-PAGES = ("verdict", "load", "communication", "gemm", "memory", "host", "steps", "run")
-DARK = ("verdict", "timeline")
-WHOLE = ("load", "gemm", "memory", "steps")
-SIMULATED = (
-    "simulate", "--ranks", "16", "--ranks-per-host", "8", "--layers", "5", "--steps", "3",
-    "--fault", "expert_skew:rank=2,factor=2", "--fault", "clock",
-)  # fmt: skip
-PAINTED = "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0"
+TIMELINE = "(document.getElementById('timeline') ?? document.getElementById('timeline-view'))?.moescope"
+
+
+def nothing(_page: Page) -> None:
+    """A page as it opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One picture: where, what is done first, and whether the page is shown down to its end."""
+
+    name: str
+    place: str
+    act: Callable[[Page], None] = nothing
+    scheme: Literal["light", "dark"] = "light"
+    whole: bool = False
+
+
+def on_a_wait(page: Page) -> None:
+    """From the verdict's first finding to its moment, then a click on a wait of the first rank."""
+    page.locator(".finding a", has_text="timeline").first.click()
+    settled(page)
+    place = page.evaluate(f"{TIMELINE}.painter.x({TIMELINE}.links[0].members[0].start) + 12")
+    page.locator(".timeline-canvas").click(position={"x": place, "y": 85})
+    page.locator(".timeline-answers h3").wait_for()
+
+
+def opened(page: Page) -> None:
+    """A rank's streams and threads, and the parts of a range."""
+    settled(page)
+    page.evaluate(f"{TIMELINE}.openRank({TIMELINE}.focus)")
+    for key in "wwwww":
+        page.keyboard.press(key)
+        page.wait_for_timeout(250)
+    middle = f"({TIMELINE}.view.t0 + {TIMELINE}.view.t1) / 2"
+    page.evaluate(f"{TIMELINE}.selectRange({middle}, {middle} + ({TIMELINE}.view.t1 - {middle}) / 2)")
+    page.locator("table.range").wait_for()
+
+
+def down_to_timeline(page: Page) -> None:
+    """The report's timeline."""
+    settled(page)
+    page.locator(".finding a", has_text="timeline").first.click()
+    page.locator("#timeline").scroll_into_view_if_needed()
+
+
+SHOTS = (
+    Shot("verdict", "/r/two-hosts/verdict"),
+    Shot("verdict-dark", "/r/two-hosts/verdict", scheme="dark"),
+    Shot("timeline", "/r/two-hosts/verdict", on_a_wait),
+    Shot("timeline-dark", "/r/two-hosts/timeline", opened, scheme="dark"),
+    Shot("load", "/r/skewed/load", whole=True),
+    Shot("communication", "/r/two-hosts/communication", whole=True),
+    Shot("gemm", "/r/two-hosts/gemm", whole=True),
+    Shot("memory", "/r/two-hosts/memory", whole=True),
+    Shot("host", "/r/two-hosts/host", whole=True),
+    Shot("steps", "/r/skewed/steps", whole=True),
+    Shot("run", "/r/two-hosts/run", whole=True),
+    Shot("compare", "/r/balanced/compare?with=skewed", whole=True),
+    Shot("report", "report.html"),
+    Shot("report-dark", "report.html", down_to_timeline, scheme="dark"),
+)
 
 
 def main() -> None:
-    """Make all pictures."""
+    """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, nargs="?", help="a run or a folder of traces")
     parser.add_argument("--out", type=Path, default=IMAGES)
+    parser.add_argument("--only", nargs="*", help="names of pictures")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        run = options.run
-        if run is None:
-            run = Path(scratch) / "skewed"
-            subprocess.run([sys.executable, "-m", "moescope", *SIMULATED, "--out", str(run)], check=True)
+    chosen = [shot for shot in SHOTS if not options.only or shot.name in options.only]
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
+        runs = [
+            Path(shutil.copytree(SAMPLES / name, Path(scratch) / name)) for name in ("two-hosts", "balanced", "skewed")
+        ]
         report = Path(scratch) / "report.html"
-        write_report(analyze(run), report)
-        take(run, report, options.out)
+        write_report(
+            analyze(runs[0]), report, open_timeline=lambda shown, rename: open_timeline(runs[0], shown, rename=rename)
+        )
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with served(runs) as address:
+            for shot in chosen:
+                take(
+                    browser, shot, report.as_uri() if shot.place == "report.html" else address + shot.place, options.out
+                )
+        browser.close()
 
 
-def take(run: Path, report: Path, out: Path) -> None:
-    """Serve ``run``, open ``report``, and write a picture of each page into ``out``."""
-    runs = Runs([run], lambda path, show: analyze(path, progress=show), open_timeline)
+@contextmanager
+def served(folders: list[Path]) -> Iterator[str]:
+    """The address of a dashboard over ``folders``, analysed."""
+    runs = Runs(folders, lambda path, show: analyze(path, progress=show), open_timeline)
+    for run in runs:
+        runs.ask(run)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = create_server(create_app(runs, port=port).server, sockets=[listener], threads=4)
     threading.Thread(target=server.run, daemon=True).start()
-    address = f"http://127.0.0.1:{port}/r/{runs.first().slug}"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            suffix = "-dark" if scheme == "dark" else ""
-            for name in PAGES if scheme == "light" else DARK:
-                if name != "timeline":
-                    page = open_page(browser, f"{address}/{name}", scheme)
-                    save(page, out / f"{name}{suffix}.png", whole=name in WHOLE)
-            page = open_page(browser, report.as_uri(), scheme)
-            save(page, out / f"report{suffix}.png", whole=False)
-            timeline(browser, address, scheme, out / f"timeline{suffix}.png")
-        browser.close()
+    yield f"http://127.0.0.1:{port}"
     server.close()
 
 
-def open_page(browser: Browser, address: str, scheme: str) -> Page:
-    """A page with its charts drawn."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)  # type: ignore[arg-type]
+def take(browser: Browser, shot: Shot, address: str, out: Path) -> None:
+    """Open a page, act, and write what it shows."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=shot.scheme)
     page.goto(address)
     page.locator("h2, .finding, .timeline-canvas").first.wait_for(timeout=120_000)
     while page.locator("progress").count():
         page.wait_for_timeout(100)
-    page.wait_for_timeout(3000)
-    return page
-
-
-def save(page: Page, path: Path, *, whole: bool) -> None:
-    """Write what the page shows; ``whole``: down to its end."""
-    page.screenshot(path=path, full_page=whole)
-    page.close()
-    print(f"Wrote {path}")
-
-
-def timeline(browser: Browser, address: str, scheme: str, path: Path) -> None:
-    """The timeline where the first finding points, a collective chosen; in the dark picture its rank is opened."""
-    page = open_page(browser, f"{address}/verdict", scheme)
-    page.locator(".finding a", has_text="timeline").first.click()
-    page.locator(".timeline-canvas").wait_for()
-    while not page.evaluate(PAINTED):
-        page.wait_for_timeout(50)
-    page.locator(".timeline-canvas").click(position={"x": (WIDTH + 150) / 2, "y": 70})
+    page.wait_for_timeout(2500)
+    shot.act(page)
     page.wait_for_timeout(1500)
-    if scheme == "dark":
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(2000)
-    save(page, path, whole=False)
+    file = out / f"{shot.name}.png"
+    page.screenshot(path=file, full_page=shot.whole)
+    page.close()
+    smaller = shutil.which("pngquant")
+    if smaller is not None:
+        subprocess.run([smaller, "--force", "--skip-if-larger", "--ext", ".png", "--strip", str(file)], check=False)
+    print(f"Wrote {file} ({file.stat().st_size / 1000:.0f} kB)")
+
+
+def settled(page: Page) -> None:
+    """Wait until a timeline has drawn its tiles and the links of its waits."""
+    while not page.evaluate(f"{TIMELINE}?.stats.firstTileMs > 0 && {TIMELINE}.minimap != null"):
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(800)
 
 
 if __name__ == "__main__":

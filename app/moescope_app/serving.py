@@ -11,6 +11,7 @@ from pathlib import Path
 from waitress import create_server
 
 from moescope.errors import MoescopeError
+from moescope_app.links import inside_only
 from moescope_app.runs import Analyze, OpenTimeline, Runs
 from moescope_app.server import create_app
 
@@ -27,9 +28,11 @@ def serve(
     port: int = 8050,
     token: str | None = None,
     open_browser: bool = False,
+    follow_links: bool = False,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve ``paths`` on ``host:port`` until Ctrl-C; port 0 takes a free one. ``announce`` is told the address.
+    ``follow_links``: read what links in the folders lead to, wherever that is.
 
     Raises :class:`MoescopeError` for an address beyond this machine without a token, and for one that is taken.
     """
@@ -39,7 +42,7 @@ def serve(
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     listener = listen(host, port)
     port = int(listener.getsockname()[1])
-    runs = Runs(paths, analyze, open_timeline)
+    runs = Runs(paths, analyze if follow_links else inside_only(analyze), open_timeline)
     app = create_app(runs, host=host, port=port, token=token)
     server = create_server(app.server, sockets=[listener], threads=NUM_THREADS, ident=None)
     runs.ask(runs.first())

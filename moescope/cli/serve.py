@@ -15,6 +15,7 @@ from moescope.errors import ExitCode, InputUnreadableError
 @click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Another address needs --token.")
 @click.option("--token", help="A word that every viewer must bring; printed with the address.")
+@click.option("--follow-links", is_flag=True, help="Read what links that lead out of the folders point at.")
 @click.option("--open/--no-open", "open_", default=False, help="Open the browser. [default: no]")
 @reading_options
 def command(
@@ -23,6 +24,7 @@ def command(
     port: int,
     host: str,
     token: str | None,
+    follow_links: bool,
     open_: bool,
     hosts: HostGroups | None,
     rank_regex: str | None,
@@ -54,5 +56,15 @@ def command(
     def announce(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))
 
-    serve(paths, analyse, open_timeline, host=host, port=port, token=token, open_browser=open_, announce=announce)
+    serve(
+        paths,
+        analyse,
+        open_timeline,
+        host=host,
+        port=port,
+        token=token,
+        open_browser=open_,
+        follow_links=follow_links,
+        announce=announce,
+    )
     return ExitCode.DONE

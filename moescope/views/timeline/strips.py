@@ -69,7 +69,7 @@ class Strip:
         if fitting:
             busy = _summed(fitting[-1], first_bucket, num_buckets, shift)
         else:
-            busy = self._counted(first_bucket, num_buckets, shift)[:, self.columns]
+            busy = self._counted(first_bucket, num_buckets, shift)
         shares = np.rint(busy.T * (255.0 / (1 << shift)))
         return np.where(busy.T > 0, np.maximum(shares, 1), 0).astype(np.uint8)
 
@@ -79,31 +79,37 @@ class Strip:
         return first, max(first, last)
 
     def _counted(self, first_bucket: int, num_buckets: int, shift: int) -> IntArray:
-        """The same from the pieces; [n, classes]."""
+        """The same from the pieces; [n, columns]."""
         low, high = first_bucket << shift, (first_bucket + num_buckets) << shift
         first, last = self._touched(low, high)
         edges = np.clip(self.edges_ns[first : last + 1], low, high)
-        return count_busy(edges, self.class_of[first:last], low, num_buckets, shift)
+        bounds = low + (np.arange(num_buckets + 1, dtype=np.int64) << shift)
+        return count_busy(edges, self.class_of[first:last], bounds, self.columns)
 
 
 NO_PIECES = Strip(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8), ())
 """Of a rank without a profiled step."""
 
 
-def count_busy(edges_ns: IntArray, class_of: npt.NDArray[np.uint8], low_ns: int, num: int, shift: int) -> IntArray:
-    """Time of each class in ``num`` buckets from ``low_ns`` on; all edges lie within them; int64 [num, classes]."""
-    if len(class_of) == 0:
-        return np.zeros((num, len(CLASSES)), dtype=np.int64)
-    bounds = low_ns + (np.arange(1, num, dtype=np.int64) << shift)
-    cuts = np.sort(np.concatenate((edges_ns, np.clip(bounds, edges_ns[0], edges_ns[-1]))), kind="stable")
-    start, length = cuts[:-1], np.diff(cuts)
-    kept = length > 0
-    start, length = start[kept], length[kept]
-    kind = class_of[np.searchsorted(edges_ns, start, side="right") - 1].astype(np.int64)
-    inside = kind < len(CLASSES)
-    cell = ((start - low_ns) >> shift)[inside] * len(CLASSES) + kind[inside]
-    busy = np.bincount(cell, weights=length[inside].astype(np.float64), minlength=num * len(CLASSES))
-    return np.rint(busy).astype(np.int64).reshape(num, len(CLASSES))
+def count_busy(
+    edges_ns: IntArray, class_of: npt.NDArray[np.uint8], bounds_ns: IntArray, columns: tuple[int, ...]
+) -> IntArray:
+    """Time of each class of ``columns`` between consecutive bounds; int64 [len(bounds_ns) - 1, columns]."""
+    num_pieces = len(class_of)
+    if num_pieces == 0:
+        return np.zeros((len(bounds_ns) - 1, len(columns)), dtype=np.int64)
+    column_of = np.full(NOTHING + 1, len(columns), dtype=np.int64)  # all other classes go to one column more
+    column_of[list(columns)] = np.arange(len(columns))
+    column = column_of[class_of]
+    before = np.zeros((num_pieces + 1, len(columns) + 1), dtype=np.int64)
+    before[np.arange(1, num_pieces + 1), column] = np.diff(edges_ns)
+    np.cumsum(before, axis=0, out=before)
+    at_ns = np.clip(bounds_ns, edges_ns[0], edges_ns[-1])
+    piece = np.clip(np.searchsorted(edges_ns, at_ns, side="right") - 1, 0, num_pieces - 1)
+    spent = before[piece]
+    spent[np.arange(len(piece)), column[piece]] += at_ns - edges_ns[piece]
+    busy: IntArray = np.diff(spent, axis=0)[:, :-1]
+    return busy
 
 
 def _summed(level: Level, first_bucket: int, num_buckets: int, shift: int) -> IntArray:
@@ -139,7 +145,7 @@ def _levels(edges_ns: IntArray, class_of: npt.NDArray[np.uint8]) -> tuple[Level,
         shift += 1
     if shift > WIDEST_SHIFT:
         return ()
-    busy = count_busy(edges_ns, class_of, 0, (length >> shift) + 1, shift)
+    busy = count_busy(edges_ns, class_of, np.arange((length >> shift) + 2, dtype=np.int64) << shift, ALL)
     levels = [Level(shift, busy.astype(np.uint32))]
     while len(busy) > LEAST_BUCKETS and shift + LEVEL_STEP <= WIDEST_SHIFT:
         shift += LEVEL_STEP
