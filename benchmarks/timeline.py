@@ -37,6 +37,7 @@ TIMELINE = "(document.getElementById('timeline') ?? document.getElementById('tim
 PAINTED = f"{TIMELINE}?.stats.firstTileMs ?? null"
 STATS = f"(() => {{ const t = {TIMELINE}; return [t.stats.repaintMs, t.data.fetchMs]; }})()"
 FITTED = f"{TIMELINE}.data.tile?.rows.size > 0"
+VERDICT = "document.querySelector('.verdict')?.innerText ?? null"
 CHECKED_RANKS = 2
 CHECKED_SHIFTS = (8, 12, 16, 20, 24)
 
@@ -123,7 +124,8 @@ def drive(folder: Path) -> dict[str, object]:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             said = server.stdout.readline() if server.stdout else ""
             address = said[said.index("http://") :].split()[0] + f"r/{slug_of(folder)}/timeline"
-            times = [first_tile(browser, address) for _ in range(4)]
+            times = [seen(browser, address, PAINTED) for _ in range(4)]
+            verdict = [seen(browser, address.replace("/timeline", "/verdict"), VERDICT) for _ in range(3)]
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(address)
             repaint, fetch = interact(page)
@@ -133,6 +135,7 @@ def drive(folder: Path) -> dict[str, object]:
     return {
         "first_tile_cold_s": round(times[0], 2),
         "first_tile_warm_s": round(statistics.median(times[1:]), 2),
+        "verdict_s": round(statistics.median(verdict), 2),
         "mean_repaint_ms": round(statistics.mean(repaint), 2),
         "max_repaint_ms": round(max(repaint), 1),
         "mean_fetch_ms": round(statistics.mean(fetch), 1),
@@ -147,13 +150,13 @@ def slug_of(folder: Path) -> str:
     return Runs([folder], lambda *_: None, lambda *_: None).first().slug  # type: ignore[arg-type,return-value]
 
 
-def first_tile(browser: Browser, address: str) -> float:
-    """Seconds from navigation to the first painted tile, in a fresh page without a cache."""
+def seen(browser: Browser, address: str, script: str) -> float:
+    """Seconds from navigation until ``script`` gives something, in a fresh page without a cache."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     began = time.perf_counter()
     page.goto(address, wait_until="commit")
-    while page.evaluate(PAINTED) is None:
+    while page.evaluate(script) is None:
         page.wait_for_timeout(10)
     lasted = time.perf_counter() - began
     context.close()
