@@ -27,8 +27,9 @@ class Routing:
     """What the router computed, float32 [T, E]."""
     selection_TE: Tensor | None = None
     """Scores that the K largest were taken of, where they differ from the logits (biases, groups) [T, E]."""
-    bf16_logits: Callable[[], Tensor] | None = None
-    """Computes the logits as a bfloat16 router would, [T, E], for ``bf16_flips``."""
+    other_precision: Callable[[], Tensor] | None = None
+    """Computes what the K largest are taken of, [T, E], as a router of the other precision would: bfloat16 for one in
+    float32, and the other way round. For ``bf16_flips``."""
     top_k: int = 1
 
 
@@ -59,10 +60,10 @@ def router_figures(routing: Routing) -> Tensor | None:
     k = min(routing.top_k, chosen_TE.shape[1] - 1)
     top_scores, top_experts = chosen_TE.topk(k + 1, dim=-1)
     margin = (top_scores[:, k - 1] - top_scores[:, k]).mean()
-    if routing.bf16_logits is None or routing.selection_TE is not None:
+    if routing.other_precision is None:
         flips = torch.full_like(margin, math.nan)
     else:
-        flips = _num_flips(top_experts[:, :k], routing.bf16_logits().topk(k, dim=-1).indices, chosen_TE.shape[1])
+        flips = _num_flips(top_experts[:, :k], routing.other_precision().topk(k, dim=-1).indices, chosen_TE.shape[1])
     return torch.stack([entropy, margin.float(), flips.float()])
 
 

@@ -94,7 +94,7 @@ class MoE(nn.Module):
             dropped_E=dropped_E,
             logits_TE=routed.logits_TE,
             selection_TE=routed.selection_TE,
-            bf16_logits=lambda: self.router.bf16_logits(x_TD),
+            other_precision=None if self.router.chooses_at_random else lambda: self.router.in_other_precision(x_TD),
             top_k=self.router.config.top_k,
         )
         for hook in self._routing_hooks.values():

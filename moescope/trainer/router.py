@@ -70,7 +70,7 @@ class Router(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Routed:
         """Choose K experts for every token."""
-        logits_TE = self._logits(x_TD)
+        logits_TE = self._logits(x_TD, self.config.router_dtype)
         scores_TE = SCORES[self.config.score](logits_TE)
         selection_TE = self._selection(logits_TE.detach())
         experts_TK = self._experts(logits_TE.detach() if selection_TE is None else selection_TE)
@@ -87,15 +87,24 @@ class Router(nn.Module):
         balance = self._balance(scores_TE, _joined([part.experts_TK for part in parts]), counts_E)
         return Objective(balance.detach(), self._penalty(balance, logits_TE))
 
-    def bf16_logits(self, x_TD: Tensor) -> Tensor:
-        """The logits a router in bfloat16 would have computed (products summed in float32, rounded at the end)."""
-        rounded_TE = F.linear(x_TD.bfloat16().float(), self.weight_ED.bfloat16().float())
-        return rounded_TE.bfloat16().float()
+    def in_other_precision(self, x_TD: Tensor) -> Tensor:
+        """What the choice would be made from, [T, E], were the router in bfloat16 instead of float32 or vice versa."""
+        other = "float32" if self.config.router_dtype == "bfloat16" else "bfloat16"
+        logits_TE = self._logits(x_TD.detach(), other)
+        selection_TE = self._selection(logits_TE)
+        return logits_TE if selection_TE is None else selection_TE
 
-    def _logits(self, x_TD: Tensor) -> Tensor:
-        dtype = torch.bfloat16 if self.config.router_dtype == "bfloat16" else torch.float32
+    @property
+    def chooses_at_random(self) -> bool:
+        """Whether choosing again would draw other numbers, or whether nothing is chosen by the scores."""
+        return self.control.routing != "learned" or (self.config.noise > 0 and self.training)
+
+    def _logits(self, x_TD: Tensor, dtype: str) -> Tensor:
+        """Logits in float32; of a router in bfloat16 rounded, inputs, weights and sums."""
         with torch.autocast(x_TD.device.type, enabled=False):
-            return F.linear(x_TD.to(dtype), self.weight_ED.to(dtype)).float()
+            if dtype == "bfloat16":
+                return F.linear(x_TD.bfloat16(), self.weight_ED.bfloat16()).float()
+            return F.linear(x_TD.float(), self.weight_ED.float())
 
     def _selection(self, logits_TE: Tensor) -> Tensor | None:
         """Scores to choose from where biases, noise or groups make them differ from the logits."""

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from miniature import alone, mini_config
+from moescope_hooks.routing import Routing, router_figures
 from torch import Tensor
 
 from moescope.trainer.balance import ExpertBias, GlobalShare, sequence_loss, switch_loss
@@ -20,12 +21,16 @@ from moescope.trainer.selection import Draws, limit_groups, uniform_assignment, 
 
 def route(logits_TE: Tensor, bias_E: Tensor | None = None, **moe: object):  # type: ignore[no-untyped-def]
     """Route through a router whose logits are given: one-hot inputs pick the weight's columns."""
+    return make_router(logits_TE, bias_E, **moe)(torch.eye(logits_TE.shape[0]))
+
+
+def make_router(logits_TE: Tensor, bias_E: Tensor | None = None, **moe: object) -> Router:
     num_tokens, num_experts = logits_TE.shape
     config = mini_config(model={"dim": num_tokens, "num_heads": 1}, moe={"num_experts": num_experts, **moe})
     router = Router(config, 1, alone(), bias_E)
     with torch.no_grad():
         router.weight_ED.copy_(logits_TE.T)
-    return router(torch.eye(num_tokens))
+    return router
 
 
 def test_the_best_experts_share_a_weight_of_one() -> None:
@@ -42,6 +47,29 @@ def test_the_best_experts_share_a_weight_of_one() -> None:
 def test_other_scores(score: str, expected: float) -> None:
     routed = route(torch.tensor([[math.log(3), -1.0, -2, -3]] * 2), top_k=1, renormalize=False, score=score)
     assert routed.weights_TK[0, 0].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_selections_that_precision_flips_are_counted_either_way_round() -> None:
+    """Sums 4.0152 and 4.0145; of weights rounded to 1.0 and 1.0078125 they are 4 and 4.0234, which rounds up."""
+    weight_ED = torch.tensor([[1.0038] * 4, [1.0040, 1.0040, 1.0040, 1.0025], [-1.0] * 4, [-2.0] * 4])
+    x = torch.ones(3, 4)
+    for settings, flips in (
+        ({}, 3.0),
+        ({"router_dtype": "bfloat16"}, 3.0),
+        ({"balance": "bias"}, 3.0),
+        ({"score": "sigmoid", "num_groups": 2, "top_groups": 1}, 3.0),
+        ({"noise": 0.1}, None),
+    ):
+        layer = make_router(weight_ED.T, top_k=1, **settings)
+        routed = layer(x)
+        other = None if layer.chooses_at_random else lambda layer=layer: layer.in_other_precision(x)
+        found = router_figures(
+            Routing(
+                routed.counts_E, logits_TE=routed.logits_TE, selection_TE=routed.selection_TE, other_precision=other
+            )
+        )
+        assert found is not None
+        assert (None if found[2].isnan() else float(found[2])) == flips
 
 
 def test_a_control_bias_moves_the_choice_and_not_the_weights() -> None:
