@@ -67,10 +67,11 @@ def command(ranks: int, *, out: Path, imported: tuple[str, ...], force: bool, as
     main_rank = os.environ.get("RANK", "0") == "0"
     if main_rank and out.exists() and not force:
         raise MoescopeError(f"{out} exists already", hint="choose another --out, or replace it with --force")
+    from moescope.align.nccltests import read_nccl_tests
+
     try:
         from moescope.baseline.launch import launch
         from moescope.baseline.measure import Job
-        from moescope.baseline.nccltests import read_nccl_tests
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -66,14 +66,16 @@ def command(
 ) -> int:
     """Compare run B with run A: step and parts, waits, load, memory, rates, findings and settings.
 
-    Two files of `moescope baseline` are compared as such: figures, lagging ranks, versions, settings, links.
+    Two files of `moescope baseline`, or of what nccl-tests print, are compared as such: figures, lagging ranks, hosts,
+    versions, settings, links.
 
     A figure that is known for several steps has a noise band, twice the standard error of the difference of means; what
     stays inside is no change.
     """
     from moescope.align.baseline import is_baseline
+    from moescope.align.nccltests import is_nccl_tests
 
-    if is_baseline(path_a) or is_baseline(path_b):
+    if any(is_baseline(path) or is_nccl_tests(path) for path in (path_a, path_b)):
         _compare_baselines(path_a, path_b, as_json=as_json, fail_on=fail_on)
         return ExitCode.DONE
     from moescope.cli.comparison import print_comparison

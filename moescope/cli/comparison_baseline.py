@@ -30,7 +30,7 @@ def print_baselines(comparison: BaselineComparison) -> None:
     for lag in comparison.lagging:
         before = f", {lag.before:.2f} before" if lag.before is not None else ""
         click.echo(
-            printable(f"rank {lag.rank} on {lag.host} takes {lag.after:.2f} times the median rank's time{before}")
+            printable(f"rank {lag.rank} on {lag.host}: {lag.what} take {lag.after:.2f} times the median rank's{before}")
         )
     click.echo("\nversions, settings, devices and links" + ("" if comparison.settings else ": no difference"))
     for setting in comparison.settings:

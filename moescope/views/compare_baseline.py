@@ -1,7 +1,7 @@
-"""Two baselines side by side: which figure, which rank, which version, setting or link changed."""
-
+"""Two baselines, or two outputs of nccl-tests, side by side: which figure, rank, host, version or link changed."""
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from moescope.align.baseline import load_document
+from moescope.align.nccltests import is_nccl_tests, nccl_tests_document
 
 CHANGED = 0.10
 """Relative change from which a figure is listed: repeated baselines of idle machines differ by less."""
+_DEVICE = re.compile(r"(?:GPU|NIC|mlx\w*_)\d+")
 LAGS = 1.15
 """A rank lags when its products take this many times the median rank's (of two the faster), in the median over them."""
 
@@ -32,12 +34,13 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True)
 class LaggingRank:
-    """A rank whose products take longer than the median rank's; ``times_the_median`` before and after."""
+    """A rank whose products (or memory, or copies) take longer than the median rank's, before and after."""
 
     rank: int
     host: str
     before: float | None
     after: float
+    what: str = "products"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,11 @@ class BaselineComparison:
 
 
 def compare_baselines(before: Path, after: Path) -> BaselineComparison:
-    """Compare two files of ``moescope baseline``; raises ``InputUnreadableError`` where one is none."""
-    a, b = load_document(before), load_document(after)
+    """Compare two files of ``moescope baseline`` or of nccl-tests' output.
+
+    Raises ``InputUnreadableError`` where one is neither.
+    """
+    a, b = _document(before), _document(after)
     figures = list(_changes(dict(_figures(a)), dict(_figures(b))))
     listed = [change for change in figures if abs(change.relative) >= CHANGED]
     return BaselineComparison(
@@ -78,6 +84,10 @@ def compare_baselines(before: Path, after: Path) -> BaselineComparison:
         settings=tuple(_settings(a, b)),
         wrong=tuple(f"{row['collective']} {row['size_bytes']} B" for row in b.get("collectives") or [] if row["wrong"]),
     )
+
+
+def _document(file: Path) -> Document:
+    return nccl_tests_document(file) if is_nccl_tests(file) else load_document(file)
 
 
 Figures = Iterator[tuple[str, tuple[float, str, bool]]]
@@ -111,19 +121,35 @@ def _changes(
 
 
 def _lagging(a: Document, b: Document) -> Iterator[LaggingRank]:
-    before, hosts = _pace(a), {row["rank"]: str(row["host"]) for row in b.get("ranks") or []}
-    for rank, pace in sorted(_pace(b).items(), key=lambda item: -item[1]):
-        if pace >= LAGS:
-            yield LaggingRank(rank, hosts.get(rank, ""), before.get(rank), pace)
+    hosts = {row["rank"]: str(row["host"]) for row in b.get("ranks") or []}
+    was, now = _paces(a), _paces(b)
+    for what, paces in now.items():
+        for rank, pace in sorted(paces.items(), key=lambda item: -item[1]):
+            if pace >= LAGS:
+                yield LaggingRank(rank, hosts.get(rank, ""), was.get(what, {}).get(rank), pace, what)
 
 
-def _pace(document: Document) -> dict[int, float]:
-    """By rank, the time of its products over the median rank's, in the median over the products."""
+def _paces(document: Document) -> dict[str, dict[int, float]]:
+    """By what and rank, its time over the median rank's, in the median over the measurements."""
+    measured: dict[str, list[list[float]]] = {
+        "products": [row["by_rank_ns"] for row in document.get("gemm") or []],
+        "memory": [_times(row) for row in [document.get("memory")] if row],
+        "copies": [_times(row) for row in document.get("copies") or []],
+    }
+    return {what: _pace([row for row in rows if row]) for what, rows in measured.items()}
+
+
+def _times(row: Mapping[str, Any]) -> list[float]:
+    """Times of equal work by rank, from its rates."""
+    return [1 / rate for rate in row.get("by_rank_gb_per_s") or [] if rate > 0]
+
+
+def _pace(rows: Sequence[Sequence[float]]) -> dict[int, float]:
     ratios: dict[int, list[float]] = {}
-    for row in document.get("gemm") or []:
-        middle = statistics.median_low(row["by_rank_ns"])
-        for rank, time_ns in enumerate(row["by_rank_ns"]):
-            ratios.setdefault(rank, []).append(time_ns / middle)
+    for times in rows:
+        middle = statistics.median_low(times)
+        for rank, time in enumerate(times):
+            ratios.setdefault(rank, []).append(time / middle)
     return {rank: statistics.median(values) for rank, values in ratios.items()}
 
 
@@ -152,10 +178,23 @@ def _paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[str | Non
 
 def _flat(host: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in host.items():
-        if isinstance(value, Mapping):
+        if name == "topology" and isinstance(value, str) and (links := dict(topology_links(value))):
+            yield from links.items()
+        elif isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", one) for inner, one in value.items())
         else:
             yield name, value
+
+
+def topology_links(text: str) -> Iterator[tuple[str, str]]:
+    """(``link GPU0-GPU1``, its kind) of every pair in the matrix that ``nvidia-smi topo -m`` prints."""
+    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    head = next((cells for cells in lines if cells and _DEVICE.fullmatch(cells[0])), [])
+    names = [cell for cell in head if _DEVICE.fullmatch(cell)]
+    for row, cells in enumerate(cells for cells in lines if cells is not head and cells and cells[0] in names):
+        for column, kind in enumerate(cells[1 : len(names) + 1]):
+            if column > row:
+                yield f"link {cells[0]}-{names[column]}", kind
 
 
 def _difference(where: str, what: str, before: Any, after: Any) -> Iterator[SettingChange]:

@@ -17,6 +17,7 @@ from moescope.views.compare_baseline import (
     LaggingRank,
     SettingChange,
     compare_baselines,
+    topology_links,
 )
 
 
@@ -108,3 +109,56 @@ def test_a_baseline_is_compared_with_baselines_alone(tmp_path: Path) -> None:
     assert main(["compare", str(tmp_path / "a.json"), str(other)]) == ExitCode.UNREADABLE
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     assert main(["compare", *paths, "--fail-on", "step_ns+5%"]) == ExitCode.USAGE
+
+
+MATRIX = """
+\tGPU0\tGPU1\tNIC0\tCPU Affinity
+GPU0\t X \tNV18\tPXB\t0-55
+GPU1\t{}\t X \t{}\t0-55
+NIC0\tPXB\t{}\t X \t
+"""
+
+
+def test_links_of_the_topology_are_compared_one_by_one(tmp_path: Path) -> None:
+    assert dict(topology_links(MATRIX.format("NV18", "SYS", "SYS"))) == {
+        "link GPU0-GPU1": "NV18", "link GPU0-NIC0": "PXB", "link GPU1-NIC0": "SYS",
+    }  # fmt: skip
+    a, b = document(), document()
+    a["hosts"][0]["topology"] = MATRIX.format("NV18", "PXB", "PXB")
+    b["hosts"][0]["topology"] = MATRIX.format("NV18", "SYS", "SYS")
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file, content in zip(files, (a, b), strict=True):
+        file.write_text(json.dumps(content), encoding="utf-8")
+    assert compare_baselines(*files).settings == (SettingChange("node0", "link GPU1-NIC0", "PXB", "SYS"),)
+
+
+def test_a_rank_with_slow_memory_or_copies_lags_too(tmp_path: Path) -> None:
+    after = document()
+    after["memory"] = {"gb_per_s": 3000.0, "by_rank_gb_per_s": [3000.0, 1500.0, 3000.0]}
+    assert compared(tmp_path, after).lagging == (LaggingRank(1, "node0", None, 2.0, "memory"),)
+
+
+def nccl_output(version: str, host: str, time_us: str, busbw: str) -> str:
+    return (
+        "# nThread 1 nGpus 1 minBytes 1048576\n# Collective test starting: alltoall_perf\n"
+        f"# NCCL version {version}\n"
+        "#  Rank  0 Group  0 Pid  1 on  node0 device  0 [0000:18:00] NVIDIA H100\n"
+        f"#  Rank  1 Group  0 Pid  2 on  {host} device  0 [0000:18:00] NVIDIA H100\n"
+        f"  1048576  131072  float  none  -1  {time_us}  34.38  {busbw}  0  {time_us}  34.38  {busbw}  0\n"
+    )
+
+
+def test_two_outputs_of_nccl_tests_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    outputs = (nccl_output("2.27.3", "node1", "30.5", "17.2"), nccl_output("2.28.0", "node9", "61.0", "8.6"))
+    for file, text in zip(files, outputs, strict=True):
+        file.write_text(text, encoding="utf-8")
+    found = compare_baselines(*files)
+    assert [change.relative for change in found.figures] == [-0.5, -0.5]
+    assert found.settings == (
+        SettingChange("node0", "versions.nccl", "2.27.3", "2.28.0"),
+        SettingChange("node9", "host", "node1", "node9"),
+        SettingChange("node9", "versions.nccl", "2.27.3", "2.28.0"),
+    )
+    assert main(["compare", *map(str, files)]) == ExitCode.DONE
+    assert "all_to_all 1048576 B in place: 17.2 -> 8.6 GB/s" in capsys.readouterr().out

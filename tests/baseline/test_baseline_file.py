@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moescope.align.baseline import read_baseline
-from moescope.baseline.nccltests import read_nccl_tests
+from moescope.align.nccltests import is_nccl_tests, nccl_tests_document, read_nccl_tests
 from moescope.baseline.plan import Plan, PlanError, weights_of_run
 from moescope.errors import InputUnreadableError
 
@@ -99,11 +99,31 @@ def test_output_that_names_its_test_needs_no_name(tmp_path: Path) -> None:
     file.write_text("# Collective test starting: alltoall_perf\n" + line, encoding="utf-8")
     assert {row["collective"] for row in read_nccl_tests(file)} == {"all_to_all"}
     file.write_text(line, encoding="utf-8")
-    with pytest.raises(PlanError, match="which collective"):
+    with pytest.raises(InputUnreadableError, match="which collective"):
         read_nccl_tests(file)
     file.write_text("nothing\n", encoding="utf-8")
-    with pytest.raises(PlanError, match="no line of results"):
+    with pytest.raises(InputUnreadableError, match="no line of results"):
         read_nccl_tests(file, "alltoall")
+
+
+def test_the_files_name_may_say_the_collective_and_comments_the_ranks(tmp_path: Path) -> None:
+    file = tmp_path / "node0_alltoall_perf.txt"
+    file.write_text(
+        "# NCCL version 2.27.3+cuda12.9\n"
+        "#  Rank  0 Group  0 Pid  4242 on     node0 device  0 [0000:18:00] NVIDIA H100 80GB HBM3\n"
+        "#  Rank  1 Group  0 Pid  4243 on     node1 device  0 [0000:18:00] NVIDIA H100 80GB HBM3\n"
+        "  1048576  131072  float  30.50  34.38  17.19  0  29.10  36.03  18.02  0\n",
+        encoding="utf-8",
+    )
+    assert is_nccl_tests(tmp_path / "absent.txt") is False
+    found = nccl_tests_document(file)
+    assert found["world_size"] == 2
+    assert found["hosts"][1] == {
+        "host": "node1", "devices": ["NVIDIA H100 80GB HBM3"], "versions": {"nccl": "2.27.3+cuda12.9"},
+    }  # fmt: skip
+    assert [row["collective"] for row in found["collectives"]] == ["all_to_all", "all_to_all"]
+    file.write_text("# nThread 1 nGpus 8\n" + file.read_text(encoding="utf-8"), encoding="utf-8")
+    assert is_nccl_tests(file)
 
 
 @pytest.mark.parametrize(
