@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import StackSummary
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from moescope.errors import DataMissingError, InputUnreadableError
+from moescope.errors import DataMissingError, InputUnreadableError, MoescopeError
 from moescope.trainer.experts import Experts
 from moescope.trainer.grads import local_part
 
@@ -50,30 +51,58 @@ def latest_checkpoint(run: Path) -> Path:
     return found[-1]
 
 
+class CheckpointFailedError(MoescopeError):
+    """A checkpoint that could not be written; what was there before is intact."""
+
+
 def save(trainer: Trainer, run: Path, next_step: int, keep: int) -> Path:
-    """Save everything ``next_step`` depends on; a collective call. Keeps the ``keep`` newest checkpoints."""
+    """Save everything ``next_step`` depends on; a collective call. Keeps the ``keep`` newest checkpoints.
+
+    Where it cannot be written, every rank raises CheckpointFailedError.
+    """
     folder = run / "checkpoints" / f"step-{next_step:08d}"
     beside = folder.with_name(f".{folder.name}.tmp")
-    main_rank = trainer.mesh.rank == 0
-    if main_rank:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-    _barrier(trainer)
-    with unwarned():
-        save_state(_state(trainer), storage_writer=FileSystemWriter(beside), no_dist=_alone(trainer))
-    if main_rank:
+    try:
+        _on_main_rank(trainer, lambda: _prepare(beside))
+        with unwarned():
+            save_state(_state(trainer), storage_writer=FileSystemWriter(beside), no_dist=_alone(trainer))
         progress = {
             "next_step": next_step,
             "draws": [router.draws.count for router in trainer.routers],
             "seconds": trainer.stopwatch.seconds,
         }
-        (beside / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
-        for old in checkpoints_in(run)[:-keep]:
-            shutil.rmtree(old)
-    _barrier(trainer)
+        _on_main_rank(trainer, lambda: _put_in_place(beside, folder, progress, keep))
+    except CheckpointException as error:
+        _on_main_rank(trainer, lambda: shutil.rmtree(beside, ignore_errors=True))
+        raise CheckpointFailedError(f"{folder} could not be written: {_first_failure(error)}") from error
     return folder
+
+
+def _prepare(beside: Path) -> None:
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+
+
+def _put_in_place(beside: Path, folder: Path, progress: dict[str, Any], keep: int) -> None:
+    (beside / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
+    for old in checkpoints_in(folder.parents[1])[:-keep]:
+        shutil.rmtree(old)
+
+
+def _on_main_rank(trainer: Trainer, action: Callable[[], None]) -> None:
+    """Do something on one rank while the others wait; all raise where it fails."""
+    failure: list[OSError | None] = [None]
+    if trainer.mesh.rank == 0:
+        try:
+            action()
+        except OSError as error:
+            failure = [error]
+    if not _alone(trainer):
+        dist.broadcast_object_list(failure)
+    if failure[0] is not None:
+        raise CheckpointException("save", {0: (failure[0], StackSummary.from_list([]))}) from failure[0]
 
 
 def load(trainer: Trainer, folder: Path) -> int:
@@ -114,11 +143,6 @@ def unwarned() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
-
-
-def _barrier(trainer: Trainer) -> None:
-    if not _alone(trainer):
-        dist.barrier()
 
 
 def _state(trainer: Trainer) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
             if _due(step, config.train.steps, config.train.eval_every, at_end=True):
                 validation = status.validated(step, trainer.validate())
             if _due(step, config.train.steps, config.checkpoint.every, at_end=config.checkpoint.every > 0):
-                say(f"Wrote {checkpoint.save(trainer, out, step + 1, config.checkpoint.keep)}")
+                _save(trainer, out, step + 1, say)
             obs.step(
                 loss=losses[0],
                 tokens=status.tokens_per_step // mesh.world.size,
@@ -188,8 +188,19 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
         "restarts": len(restarts),
     }
     if mesh.rank == 0:
-        write_run(out, run)
+        try:
+            write_run(out, run)
+        except OSError as error:
+            say(f"run.json could not be written again and lacks the results: {error.strerror}")
     return run
+
+
+def _save(trainer: Trainer, out: Path, next_step: int, say: Say) -> None:
+    """Save a checkpoint; where there is no room for one, training goes on and the last one stays."""
+    try:
+        say(f"Wrote {checkpoint.save(trainer, out, next_step, trainer.config.checkpoint.keep)}")
+    except checkpoint.CheckpointFailedError as error:
+        say(f"No checkpoint, training goes on: {error.message}")
 
 
 def _due(step: int, steps: int, every: int, *, at_end: bool) -> bool:
