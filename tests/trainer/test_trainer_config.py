@@ -13,6 +13,8 @@ from moescope.trainer.presets import PRESETS, load_config, to_toml
 from moescope.trainer.settings.control import ControlConfig
 from moescope.trainer.settings.rules import ConfigError
 
+HALVES = {"two_batch_overlap": True}
+
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_hold_on_four_ranks_and_survive_being_saved(preset: str, tmp_path: Path) -> None:
@@ -48,6 +50,19 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ({"data": {"files": [1]}}, "data.files = [1]: must be a list of strings"),
         ({"profile": {"windows": 2, "every": 2}}, "profile.every = 2: must exceed profile.steps = 2"),
         ({"control": {"slow_factor": 0.5}}, "control.slow_factor = 0.5: must be at least 1"),
+        ({"parallel": {"placement_file": "a", "placement_from": "b"}}, "must be empty with parallel.placement_file"),
+        ({"train": {**HALVES, "microbatch_sequences": 3}}, "train.microbatch_sequences = 3: must be even"),
+        ({"train": {**HALVES, "recompute": "full"}}, "train.two_batch_overlap = True: needs train.recompute"),
+        ({"train": HALVES, "moe": {"capacity_factor": 1.0}}, "needs moe.capacity_factor = 0"),
+        ({"train": HALVES, "moe": {"noise": 0.1}}, "needs moe.noise = 0 and control.routing = learned"),
+        ({"train": HALVES, "control": {"routing": "zipf"}}, "needs moe.noise = 0 and control.routing = learned"),
+        ({"train": {"offload_activations": True, "recompute": "full"}}, "recomputed layers keep nothing"),
+        ({"train": {"shard_optimizer": True}, "parallel": {"tp_size": 2}}, "needs parallel.tp_size = 1"),
+        (
+            {"control": {"slow_rank": 0}, "parallel": {"tp_size": 2}},
+            "control.slow_rank = 0: needs parallel.tp_size = 1",
+        ),
+        ({"model": {"dense_baseline": "half"}}, "must be one of none, active, total"),
     ],
 )
 def test_an_error_names_the_key_and_the_rule(sections: dict[str, dict[str, Any]], message: str) -> None:
@@ -63,6 +78,7 @@ def test_an_error_names_the_key_and_the_rule(sections: dict[str, dict[str, Any]]
         ({"moe": {"num_experts": 6}}, "moe.num_experts = 6: must be a multiple of parallel.ep_size = 4"),
         ({"train": {"global_batch_sequences": 20}}, "must be a multiple of ranks * train.microbatch_sequences = 16"),
         ({"control": {"slow_rank": 4}}, "control.slow_rank = 4: must be one of the 4 ranks"),
+        ({"parallel": {"tp_size": 3}}, "parallel.tp_size = 3: must divide the 4 ranks and model.num_heads = 4"),
         ({"profile": {"enabled": True, "start": 30}}, "profile.start = 30: must be one of the 30 steps"),
     ],
 )
@@ -86,6 +102,11 @@ def test_an_unknown_preset_and_a_file_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "bad.toml").write_text("[moe")
     with pytest.raises(InputUnreadableError, match="not valid TOML"):
         load_config("tiny", tmp_path / "bad.toml")
+
+
+def test_one_rank_alone_has_nobody_to_share_its_optimizer_with() -> None:
+    with pytest.raises(ConfigError, match="needs more than one rank"):
+        load_config("tiny", train={"shard_optimizer": True}).check_world(1)
 
 
 def test_the_first_profiled_step_fits_the_run() -> None:
