@@ -11,6 +11,7 @@ from moescope.report import charts, heat, lines, products
 from moescope.views import (
     panels_comm,
     panels_gemm,
+    panels_groups,
     panels_host,
     panels_load,
     panels_memory,
@@ -120,6 +121,12 @@ def _edges(analysis: Analysis) -> list[Picture]:
     total = len({edge.waiter for edge in analysis.wait_edges} | {edge.late for edge in analysis.wait_edges})
     title = f"The {len(matrix.rows)} of {total:,} ranks with the most waiting" if len(matrix.rows) < total else ""
     return [replace(_amounts(matrix, "Who waits for whom", duration), title=title)]
+
+
+def _stragglers(analysis: Analysis) -> list[Picture]:
+    matrix = panels_groups.straggler_matrix(analysis)
+    title = "How long the others waited for each rank, over the profiled time in ms"
+    return [replace(_amounts(matrix, "Stragglers over time", duration), title=title)]
 
 
 def _amounts(matrix: Matrix, label: str, show: Callable[[float], str]) -> Picture:
@@ -248,6 +255,8 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_step.causes_panel, None),
     (panels_comm.waits_panel, _waits),
     (panels_comm.edges_panel, _edges),
+    (panels_groups.stragglers_panel, _stragglers),
+    (panels_groups.groups_panel, None),
     (panels_load.rank_panel, _ranks),
     (panels_load.expert_panel, _experts),
     (panels_load.interval_panel, _intervals),

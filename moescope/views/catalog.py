@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from moescope.views import (
     panels_comm,
     panels_gemm,
+    panels_groups,
     panels_host,
     panels_load,
     panels_memory,
@@ -24,6 +25,8 @@ PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "waits": panels_comm.waits_panel,
     "edges": panels_comm.edges_panel,
     "transfers": panels_comm.transfers_panel,
+    "groups": panels_groups.groups_panel,
+    "stragglers": panels_groups.stragglers_panel,
     "collectives": panels_comm.collectives_panel,
     "clock": panels_comm.clock_panel,
     "ranks": panels_load.rank_panel,

@@ -15,6 +15,7 @@ FIGURES: Mapping[str, Callable[[Analysis, str], Figure]] = {
     "parts": figures.parts_figure,
     "waits": figures.waits_figure,
     "edges": figures_heat.edges_figure,
+    "stragglers": figures_heat.stragglers_figure,
     "transfers": figures_lines.transfers_figure,
     "ranks": figures_heat.ranks_figure,
     "experts": figures_heat.experts_figure,

@@ -14,6 +14,7 @@ from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme
 from moescope.views.panels import Matrix
 from moescope.views.panels_comm import wait_matrix
+from moescope.views.panels_groups import straggler_matrix
 from moescope.views.panels_load import POWERS, balance_limit, expert_matrix, interval_matrix, rank_matrix
 from moescope.views.text import FORMATS, ratio
 
@@ -138,3 +139,13 @@ def edges_figure(
     if not analysis.wait_edges:
         raise ValueError("no rank waited")
     return amounts_figure(wait_matrix(analysis), THEMES[theme_name], 1e6, "ms per step", most_written)
+
+
+def stragglers_figure(analysis: Analysis, theme_name: str = "light") -> go.Figure:
+    """How long the others waited for each rank (rows) over the profiled time (columns)."""
+    matrix = straggler_matrix(analysis)
+    if not matrix.rows:
+        raise ValueError("no collectives")
+    figure = amounts_figure(matrix, THEMES[theme_name], 1e6, "ms waited", 0)
+    figure.update_xaxes(title_text="ms since the first collective", nticks=12)
+    return figure

@@ -59,6 +59,30 @@ def test_reader_follows_evidence_sorts_a_table_and_switches_theme(browser: Brows
         assert watched.complaints == []
 
 
+def test_tables_filter_and_save_and_charts_are_saved_as_pictures(browser: Browser, tmp_path: Path) -> None:
+    write_report(example(), tmp_path / "r.html", hide_names=False)
+    with fresh_page(browser) as watched:
+        page = watched.page
+        page.goto((tmp_path / "r.html").as_uri())
+        page.locator("#parts summary").click()
+        page.locator("#parts .filter").fill("no such word")
+        assert page.locator("#parts tbody tr:visible").count() == 0
+        page.locator("#parts .filter").fill("")
+        assert page.locator("#parts tbody tr:visible").count() == 4
+        with page.expect_download() as table:
+            page.locator("#parts details .action", has_text="CSV").click()
+        assert table.value.suggested_filename == "parts-parts.csv"
+        lines = Path(table.value.path()).read_text().splitlines()
+        assert lines[0].startswith("rank,host,step")
+        assert not [cell for line in lines for cell in line.split(",") if cell.lstrip('" ').startswith("=")]
+        for kind, head in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+            with page.expect_download() as picture:
+                page.locator("#parts figure .action", has_text=kind).click()
+            assert Path(picture.value.path()).read_bytes().startswith(head)
+        assert len([url for url in watched.requests if not url.startswith("data:")]) == 1
+        assert watched.complaints == []
+
+
 def test_prints_light_without_controls(browser: Browser, tmp_path: Path) -> None:
     write_report(example(hostile=False), tmp_path / "r.html")
     with fresh_page(browser, dark=True) as watched:

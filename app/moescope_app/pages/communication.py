@@ -1,4 +1,4 @@
-"""Waits against transfers, who waits for whom, bandwidth against size, and the expensive collectives."""
+"""Waits against transfers, who waits for whom and when, groups, bandwidth against size, expensive collectives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dash import html
 
 from moescope.views import figures, figures_heat, figures_lines
 from moescope.views.panels_comm import collectives_panel, edges_panel, transfers_panel, waits_panel
+from moescope.views.panels_groups import groups_panel, stragglers_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 
@@ -17,6 +18,8 @@ def render(view: View) -> html.Div:
         [
             panel(slug, waits_panel(analysis), lambda: figures.waits_figure(analysis, theme)),
             panel(slug, edges_panel(analysis), lambda: figures_heat.edges_figure(analysis, theme)),
+            panel(slug, stragglers_panel(analysis), lambda: figures_heat.stragglers_figure(analysis, theme)),
+            panel(slug, groups_panel(analysis)),
             panel(slug, transfers_panel(analysis), lambda: figures_lines.transfers_figure(analysis, theme)),
             panel(slug, collectives_panel(analysis)),
         ]

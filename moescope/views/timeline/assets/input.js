@@ -113,9 +113,8 @@
       const actions = {
         w: () => this.zoomAt(0.7, middle), s: () => this.zoomAt(1 / 0.7, middle), a: () => this.panBy(-0.2), d: () => this.panBy(0.2),
         ArrowLeft: () => this.panBy(-0.2), ArrowRight: () => this.panBy(0.2), ArrowUp: () => this.moveFocus(-1), ArrowDown: () => this.moveFocus(1),
-        Enter: onCanvas ? () => this.toggleRank(this.focus) : null, f: () => this.fit(), p: () => this.togglePin(this.focus), Escape: () => this.clear(),
-        ".": () => this.selected && this.guard(this.selectSlice(this.selected.item, this.selected.position, 1)),
-        ",": () => this.selected && this.guard(this.selectSlice(this.selected.item, this.selected.position, -1)),
+        Enter: onCanvas ? () => this.toggleRank(this.focus) : null, f: () => this.fit(), c: () => this.guard(this.selectMiddle()), r: () => this.guard(this.selectRange(this.view.t0, this.view.t1)), p: () => this.togglePin(this.focus), Escape: () => this.clear(),
+        ".": () => this.guard(this.selectNeighbour(1)), ",": () => this.guard(this.selectNeighbour(-1)),
         "[": () => this.step(-1), "]": () => this.step(1), "/": () => this.parts.search.focus(), "?": () => this.parts.help.showModal(),
       };
       const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];

@@ -31,7 +31,7 @@
       this.hits = [];
       this.parts = panel.build({
         fit: () => this.setView(math.fitAll(this.length)), previousStep: () => this.step(-1), nextStep: () => this.step(1),
-        help: () => this.parts.help.showModal(),
+        help: () => this.parts.help.showModal(), picture: () => panel.save("moescope-timeline.png", this.canvas.toDataURL("image/png")),
       });
       const { bar, canvas, answers, tip, help } = this.parts;
       node.replaceChildren(bar, canvas, answers, tip, help);
@@ -291,6 +291,23 @@
       if (by && (slice.start < this.view.t0 || slice.start + slice.dur > this.view.t1)) {
         this.setView(math.pan(this.view, slice.start + slice.dur / 2 - (this.view.t0 + this.view.t1) / 2, this.length));
       }
+    }
+
+    // By keys alone: the next or previous slice, the first one in view where none is selected yet.
+    async selectNeighbour(by) {
+      if (this.selected) { await this.selectSlice(this.selected.item, this.selected.position, by); return; }
+      for (const item of this.layout.items.filter((one) => one.kind === "row" && one.rank === this.focus)) {
+        const row = this.tile?.rows.get(math.rowKey(item.rank, item.lane, item.row));
+        const index = row ? row.start.findIndex((start) => start >= this.view.t0 && start < this.view.t1) : -1;
+        if (index >= 0) { await this.selectSlice(item, row.position[index]); return; }
+      }
+    }
+
+    // By keys alone: the collective that the chosen rank is in at the middle of the view.
+    async selectMiddle() {
+      this.clear();
+      const { collective } = await this.data.json("at.json", { rank: this.focus, at: Math.round((this.view.t0 + this.view.t1) / 2) });
+      this.showCollective(collective);
     }
 
     showCollective(collective) {
