@@ -7,15 +7,14 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import RegexType, directory_argument, json_option
+from moescope.cli.options import directory_argument, json_option, source_options
 from moescope.errors import ExitCode
 
 
 @click.command(short_help="Say what a folder holds and lacks, and how to record the rest.")
 @directory_argument
 @json_option
-@click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes that read traces. [default: all cores]")
+@source_options
 def command(path: Path, *, as_json: bool, rank_regex: str | None, workers: int | None) -> int:
     """Say what a folder of traces holds: ranks, hosts, groups, steps, recordings and damage.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -66,13 +67,50 @@ def json_option(function: F) -> F:
 
 
 def reading_options(function: F) -> F:
-    """Add what every command that reads traces takes: ``hosts``, ``rank_regex``, ``workers`` and ``cache``."""
+    """Add what every command that reads traces takes: ``hosts``, ``rank_regex``, ``workers`` and ``cache``.
+
+    And what it need not know of: see :func:`source_options`.
+    """
     options = (
         click.option("--hosts", type=HostsType(), help="Ranks that share a host's clock, e.g. 0-3,4-7."),
-        click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it."),
-        click.option("--workers", type=click.IntRange(min=1), help="Processes that read traces. [default: all cores]"),
+        *_SOURCE,
         click.option("--cache/--no-cache", default=True, help="Keep what was read under DIR/.moescope. [default: on]"),
     )
+    return _with_options(_with_defaults(function), options)
+
+
+def source_options(function: F) -> F:
+    """Add how to read: ``rank_regex`` and ``workers``; a scheduler and patterns hold for all the command reads."""
+    return _with_options(_with_defaults(function), _SOURCE)
+
+
+_SOURCE = (
+    click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it."),
+    click.option("--workers", type=click.IntRange(min=1), help="Processes that read traces. [default: all cores]"),
+    click.option("--scheduler", metavar="ADDRESS", help="Read on this Dask cluster instead, e.g. tcp://host:8786."),
+    click.option("--patterns", type=click.Path(path_type=Path), help="TOML table of kernel names to try first."),
+)
+
+
+def _with_options(function: F, options: Sequence[Callable[[F], F]]) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _with_defaults(function: F) -> F:
+    @wraps(function)
+    def command(*args: Any, scheduler: str | None, patterns: Path | None, **options: Any) -> Any:
+        from moescope.trace import reading_defaults
+
+        with reading_defaults(scheduler, patterns):
+            return function(*args, **options)
+
+    return cast("F", command)
+
+
+def baseline_option(function: F) -> F:
+    """Add ``--baseline``: a file to hold the run against."""
+    return click.option(
+        "--baseline", type=click.Path(path_type=Path), help="Hold the run against this file of moescope baseline."
+    )(function)

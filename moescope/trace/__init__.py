@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from moescope.trace.defaults import reading_defaults
     from moescope.trace.directory import TraceDirectory, fingerprint, open_directory
     from moescope.trace.model import CATEGORIES, EVENT_SCHEMA, KINDS, Problem, ProcessGroup
     from moescope.trace.ranktrace import RankTrace
@@ -25,9 +26,11 @@ __all__ = [
     "TraceDirectory",
     "fingerprint",
     "open_directory",
+    "reading_defaults",
 ]
 
 _HOMES = {
+    "defaults": ("reading_defaults",),
     "directory": ("TraceDirectory", "fingerprint", "open_directory"),
     "model": ("CATEGORIES", "EVENT_SCHEMA", "KINDS", "Problem", "ProcessGroup"),
     "ranktrace": ("RankTrace",),

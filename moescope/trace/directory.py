@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moescope.errors import InputUnreadableError, MoescopeError
+from moescope.trace.defaults import defaults
 from moescope.trace.identity import looks_like_trace
 from moescope.trace.ingest import Job
 from moescope.trace.model import Problem
@@ -50,11 +51,12 @@ def open_directory(
     ``rank_regex``: one group that finds the rank in a file's path, for names that the built-in rules do not know;
     a rank that the file's content states comes first. ``workers``: processes to read with, by default one for each
     processor; ``scheduler``: address of a Dask scheduler to read on instead. ``progress(done, total, what)`` is
-    called after each file. ``patterns``: a table of the form of ``patterns.toml`` that is tried before it.
+    called after each file. ``patterns``: a table of the form of ``patterns.toml`` that is tried before it. Where the
+    last two are None, :func:`moescope.trace.reading_defaults` may have set them.
     Raises :class:`InputUnreadableError` when nothing useful could be read.
     """
     root = Path(path)
-    table = load_patterns(Path(patterns) if patterns is not None else None)
+    table = _table(patterns)
     regex = _compile(rank_regex)
     files = _candidates(root)
     base = root if root.is_dir() else root.parent
@@ -62,7 +64,7 @@ def open_directory(
     notes = [] if inside else [f"{base} cannot be written; the store is in {folder}"]
     problems: list[Problem] = []
     jobs = list(_jobs(files, base, folder, table, problems))
-    found = read_jobs(jobs, table, workers, scheduler, progress)
+    found = read_jobs(jobs, table, workers, scheduler or defaults().scheduler, progress)
     for metadata in found:
         _note(metadata, notes, problems)
     traces = [stored for metadata, job in zip(found, jobs, strict=True) for stored in _stored(metadata, job)]
@@ -79,12 +81,16 @@ def fingerprint(path: str | os.PathLike[str], patterns: str | os.PathLike[str] |
     Cheap: reads at most 128 KiB per file (see :func:`moescope.trace.store.file_key`).
     """
     root = Path(path)
-    text = load_patterns(Path(patterns) if patterns is not None else None).text
+    text = _table(patterns).text
     base = root if root.is_dir() else root.parent
     digest = hashlib.blake2b(digest_size=16)
     for file in _candidates(root):
         digest.update(f"{_relative(file, base)} {file_key(file, text)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _table(patterns: str | os.PathLike[str] | None) -> Patterns:
+    return load_patterns(Path(patterns) if patterns is not None else defaults().patterns)
 
 
 def _compile(rank_regex: str | None) -> re.Pattern[str] | None:

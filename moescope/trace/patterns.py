@@ -85,9 +85,7 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MoescopeError(f"{origin} is not valid TOML: {error}", code="bad-patterns") from error
-    unknown = set(table) - {"kernel", "range", "process", "categories"} | set(table.get("categories", {})) - set(
-        CATEGORIES
-    )
+    unknown = (set(table) - _SECTIONS) | (set(table.get("categories", {})) - set(CATEGORIES))
     if unknown:
         raise MoescopeError(
             f"{origin}: unknown keys {sorted(unknown)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ def read_jobs(
     done = len(jobs) - len(missing)
     todo = [jobs[place] for place in missing]
     results = _on_cluster(todo, patterns, scheduler) if scheduler and todo else _here(todo, patterns, workers)
-    for place, metadata in results:
-        found[missing[place]] = metadata
-        done += 1
-        if progress is not None:
-            progress(done, len(jobs), jobs[missing[place]].relative)
+    with closing(results):  # at once, also where a traceback keeps it alive
+        for place, metadata in results:
+            found[missing[place]] = metadata
+            done += 1
+            if progress is not None:
+                progress(done, len(jobs), jobs[missing[place]].relative)
     return [metadata for metadata in found if metadata is not None]
 
 
