@@ -66,6 +66,10 @@ def test_shapes_of_real_traces() -> None:
         ("GroupedGemm", [[10, 4], [3, 4, 6], [3]], 3),
         ("GroupedGemm", [[10, 4], [3, 6, 4], [3]], 3),
         ("fbgemm::bf16bf16bf16_grouped_mm", [[10, 4], [3, 6, 4], [3], []], 3),
+        ("deep_gemm::m_grouped_fp8_gemm_nt_contiguous", [[10, 4], [10, 1], [3, 6, 4], [3, 1, 1], [10, 6], [10]], 3),
+        ("_C::cutlass_moe_mm", [[10, 4], [3, 4, 6], [10, 1], [3, 1]], 3),
+        ("ck_grouped_gemm", [[10, 4], [3, 4, 6], [3]], 3),
+        ("triton::_grouped_gemm_forward", [[10, 4], [3, 6, 4], [3]], 3),
         ("_GroupedLinear", [[10, 4], [], [6, 4], [6, 4], [6, 4]], 3),
     ],
 )
@@ -83,6 +87,75 @@ def test_a_causal_mask_halves_attention_and_its_backward_is_five_products() -> N
     half = op("_scaled_dot_product_flash_attention", dims, [BF16] * 3, ["", "", "", "0.", "True"])
     back = op("_scaled_dot_product_flash_attention_backward", [[2, 3, 8, 4]] * 6, [BF16] * 6, [""] * 11 + ["True"])
     assert (whole.flops, half.flops, back.flops) == (6144, 3072, 2.5 * 3072)
+
+
+Q, KV = [2, 8, 16, 4], [2, 8, 32, 4]
+"""8 heads, 16 queries, 32 keys of width 4, batch 2."""
+FORWARD = 2 * 8 * 16 * 32 * 2 * (4 + 4)
+BACKWARD = 2 * 8 * 16 * 32 * 2 * (3 * 4 + 2 * 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "lead", "causal_at", "whole"),
+    [
+        ("scaled_dot_product_attention", 0, 5, FORWARD),
+        ("_scaled_dot_product_attention_math", 0, 5, FORWARD),
+        ("_scaled_dot_product_flash_attention", 0, 4, FORWARD),
+        ("_scaled_dot_product_flash_attention_for_cpu", 0, 4, FORWARD),
+        ("_scaled_dot_product_efficient_attention", 0, 6, FORWARD),
+        ("_scaled_dot_product_cudnn_attention", 0, 6, FORWARD),
+        ("_scaled_dot_product_fused_attention_overrideable", 0, 5, FORWARD),
+        ("_scaled_dot_product_flash_attention_backward", 1, 11, BACKWARD),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", 1, 7, BACKWARD),
+        ("_scaled_dot_product_efficient_attention_backward", 1, 11, BACKWARD),
+        ("_scaled_dot_product_cudnn_attention_backward", 1, 14, BACKWARD),
+    ],
+)
+def test_every_form_of_attention(name: str, lead: int, causal_at: int, whole: int) -> None:
+    dims = [*[Q] * lead, Q, KV, KV]
+    for causal, flops in (("False", whole), ("True", whole // 2)):
+        found = op(name, dims, [BF16] * len(dims), [""] * causal_at + [causal])
+        assert (found.kind, found.flops, found.groups, found.m, found.n) == ("attention", flops, 16, 16, 32)
+
+
+def test_attention_with_heads_last_and_grouped_queries() -> None:
+    """flash-attn's own operations: [batch, positions, heads, width], fewer heads of keys than of queries."""
+    q, kv = [2, 16, 8, 4], [2, 32, 2, 4]
+    forward = matrix_op("flash_attn::_flash_attn_forward", json.dumps([q, kv, kv]), json.dumps([BF16] * 3), None)
+    back = matrix_op("flash_attn::_flash_attn_backward", json.dumps([q, q, kv, kv]), json.dumps([BF16] * 4), None)
+    assert forward is not None
+    assert back is not None
+    assert (forward.flops, back.flops) == (FORWARD, BACKWARD)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("aten::_int_mm", [[3, 5], [5, 7]]),
+        ("aten::_addmm_activation", [[7], [3, 5], [5, 7]]),
+        ("aten::addmm_", [[3, 7], [3, 5], [5, 7]]),
+        ("aten::_scaled_mm_v2", [[3, 5], [5, 7], [], []]),
+        ("deep_gemm::fp8_gemm_nt", [[3, 5], [3, 1], [7, 5], [1, 1], [3, 7]]),
+        ("_C::cutlass_scaled_mm", [[3, 7], [3, 5], [5, 7], [3, 1], [1]]),
+        ("sgl_kernel::fp8_scaled_mm", [[3, 5], [5, 7], [3, 1], [7, 1]]),
+        ("aiter::gemm_a16w16", [[3, 5], [7, 5], []]),
+        ("aiter::hipb_mm", [[3, 5], [5, 7]]),
+        ("_Linear", [[7, 5], [1, 3, 5], [7]]),
+        ("_LayerNormLinear", [[1, 3, 5], [5], [5], [7, 5], [7]]),
+    ],
+)
+def test_single_products_of_every_library(name: str, dims: list[list[int]]) -> None:
+    found = matrix_op(name, json.dumps(dims), json.dumps([F8] * len(dims)), None)
+    assert found is not None
+    assert (found.kind, found.flops, found.m, found.n, found.k) == ("gemm", 2 * 3 * 5 * 7, 3, 7, 5)
+    assert matrix_op(f"{name}Backward", json.dumps(dims), json.dumps([F8] * len(dims)), None) is None
+
+
+@pytest.mark.parametrize(
+    "dims", [[[4, 4], [4, 4], [4, 8]], [[3, 5]], [[3, 5], [6, 7]], [[3, 5], [5, 7], [5, 9]]],
+)  # fmt: skip
+def test_arguments_that_could_mean_several_products_are_not_counted(dims: list[list[int]]) -> None:
+    assert matrix_op("aiter::gemm_a16w16", json.dumps(dims), json.dumps([BF16] * len(dims)), None) is None
 
 
 def test_convolutions() -> None:

@@ -30,10 +30,17 @@ DTYPE = {
 RESULT_BYTES_OF_8_BIT = 2
 """Products of 8-bit operands are written in 16 bits unless asked otherwise."""
 
+_FORWARD = r"^(?!.*(?:Backward|evaluate_function)).*"
 GROUPED_ELSEWHERE = re.compile(
-    r"^(?!.*(?:Backward|evaluate_function)).*(?:grouped_?(?:gemm|mm|linear)|group_gemm|::gmm$)", re.I
+    _FORWARD + r"(?:group(?:ed)?_?(?:\w+_)?gemm|grouped_?(?:mm|linear)|::gmm$|cutlass_moe_mm|ck_grouped)", re.I
 )
-"""Grouped products elsewhere: the ``grouped_gemm`` package, Transformer Engine, FBGEMM, wrappers of DeepGEMM."""
+"""Grouped products elsewhere: the ``grouped_gemm`` package, Transformer Engine, FBGEMM, CUTLASS, CK, DeepGEMM."""
+SINGLE_ELSEWHERE = re.compile(
+    _FORWARD + r"(?:(?:fp8|bf16|a8w8|int8|w8a8|blockwise|scaled)_?gemm|gemm_a\d+w\d+|scaled_mm|hipb_mm|::gemm_\w+$"
+    r"|^_(?:LayerNorm)?Linear$)",
+    re.I,
+)
+"""Single products elsewhere: DeepGEMM, vLLM's and SGLang's CUTLASS, AITER's CK and hipBLASLt, Transformer Engine."""
 
 Dims = Sequence[Any]
 
@@ -88,7 +95,11 @@ def is_matrix_op(name: str) -> bool:
 
 def _parser(name: str) -> Callable[[Dims, Sequence[str], Dims], MatrixOp] | None:
     known = PARSERS.get(name.removeprefix("aten::"))
-    return _grouped_by_arguments if known is None and GROUPED_ELSEWHERE.search(name) else known
+    if known is None and GROUPED_ELSEWHERE.search(name):
+        return _grouped_by_arguments
+    if known is None and SINGLE_ELSEWHERE.search(name):
+        return _single_by_arguments(name.startswith("_C::"), name == "_Linear")
+    return known
 
 
 def _shape(dims: Dims, index: int, *lengths: int) -> list[int]:
@@ -215,6 +226,36 @@ def _grouped_by_arguments(dims: Dims, types: Sequence[str], concrete: Dims) -> M
     return MatrixOp("grouped", m, n, k, groups, m / groups, 2 * m * n * k, moved, _dtype(types, first), "m")
 
 
+def _single_by_arguments(result_first: bool, weight_first: bool) -> Callable[[Dims, Sequence[str], Dims], MatrixOp]:
+    """Products of other libraries: rows [..., K] and a weight [K, N] or [N, K], with the result [..., N] among the
+    arguments or not. Scales and biases have other shapes; where pairs differ in their FLOPs, the shapes do not tell."""
+
+    def parse(dims: Dims, types: Sequence[str], concrete: Dims) -> MatrixOp:  # noqa: ARG001
+        tensors = [(at, shape) for at, shape in enumerate(dims) if _is_matrix(shape)]
+        results = {(prod(shape[:-1]), shape[-1]) for _, shape in tensors}
+        tensors = tensors[1:] if result_first else tensors
+        found = [
+            (at, other, prod(x[:-1]), weight[0] if weight[1] == x[-1] else weight[1], x[-1])
+            for at, x in tensors
+            for other, weight in tensors
+            if at != other and len(weight) == 2 and x[-1] in weight and min(weight) > 1
+        ]
+        exact = [entry for entry in found if (entry[2], entry[3]) in results]
+        found = exact if exact and len(tensors) > 2 else found
+        if len({prod(entry[2:]) for entry in found}) != 1:
+            raise UnknownShapeError
+        at, other, m, n, k = max(found) if weight_first else min(found)
+        left, right = _item(types, at), _item(types, other)
+        moved = m * k * left + k * n * right + m * n * _result(left)
+        return MatrixOp("gemm", m, n, k, 1, m, 2 * m * n * k, moved, _dtype(types, at))
+
+    return parse
+
+
+def _is_matrix(shape: object) -> bool:
+    return isinstance(shape, list) and len(shape) >= 2 and all(isinstance(size, int) for size in shape)
+
+
 def _num_offsets(dims: Dims) -> int:
     """Number of groups: the length of the offsets, the last of the one-dimensional arguments."""
     lengths = [shape[0] for shape in dims[2:] if isinstance(shape, list) and len(shape) == 1]
@@ -223,9 +264,15 @@ def _num_offsets(dims: Dims) -> int:
     return int(lengths[-1])
 
 
-def _attention(first: int, num_products: int, causal_at: int | None) -> Callable[[Dims, Sequence[str], Dims], MatrixOp]:
+def _attention(
+    first: int, num_products: int, causal_at: int | None, *, heads_last: bool = False
+) -> Callable[[Dims, Sequence[str], Dims], MatrixOp]:
+    """``heads_last``: [batch, positions, heads, width] instead of [batch, heads, positions, width]."""
+
     def parse(dims: Dims, types: Sequence[str], concrete: Dims) -> MatrixOp:
         q, k, v = (_shape(dims, first + i, 4) for i in range(3))
+        if heads_last:
+            q, k, v = ([shape[0], shape[2], shape[1], shape[3]] for shape in (q, k, v))
         heads, m, width = q[0] * q[1], q[2], q[3]
         n, out = k[2], v[3]
         flops = heads * m * n * 2 * _count(num_products, width, out)
@@ -299,6 +346,9 @@ PARSERS: dict[str, Callable[[Dims, Sequence[str], Dims], MatrixOp]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention(0, 2, 4),
     "_scaled_dot_product_efficient_attention": _attention(0, 2, 6),
     "_scaled_dot_product_cudnn_attention": _attention(0, 2, 6),
+    "_scaled_dot_product_fused_attention_overrideable": _attention(0, 2, 5),
+    "flash_attn::_flash_attn_forward": _attention(0, 2, 5, heads_last=True),
+    "flash_attn::_flash_attn_backward": _attention(1, 5, 11, heads_last=True),
     "_scaled_dot_product_flash_attention_backward": _attention(1, 5, 11),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, 5, 7),
     "_scaled_dot_product_efficient_attention_backward": _attention(1, 5, 11),
