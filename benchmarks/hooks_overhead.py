@@ -12,13 +12,15 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from moescope_hooks import Schedule, observe
+from moescope_hooks.active import set_active
+from moescope_hooks.blocks import Collective
+from moescope_hooks.names import RangeName
 from moescope_hooks.observation import Observation
-from moescope_hooks.ranges import set_active
 from torch import nn
 
 from moescope.trainer.loop import Trainer
@@ -140,22 +142,65 @@ def window_overhead(trainer: Trainer, pairs: int) -> None:
     report("profiled window", bare, observed, 0.02)
 
 
-def bytes_per_step(*, layers: int, experts: int, top_k: int, microbatches: int, tokens: int, steps: int = 20) -> None:
+TOKEN_BYTES = 2 * 7168
+"""What one token sends: a hidden vector in bfloat16, of the width of a current large model."""
+
+
+class RandomClock:
+    """Moments some hundred microseconds apart, as collectives of a real step have them."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._now_ns = time.time_ns()
+
+    def stamp(self) -> int:
+        """A later moment."""
+        self._now_ns += 20_000 + int(torch.empty(1).exponential_(1 / 300_000, generator=self._generator))
+        return self._now_ns
+
+    def end_step(self) -> Callable[[Sequence[int]], list[int]]:
+        """How the stamps are read: they are nanoseconds already."""
+        return list
+
+
+def note_layer(obs: Observation, place: tuple[int, int], sent: list[int], received: list[int]) -> None:
+    """The forward and backward exchanges of one layer and microbatch, as the trainer notes them."""
+    layer, microbatch = place
+    for phase, backward in (("dispatch", False), ("combine", False), ("combine", True), ("dispatch", True)):
+        there, back = (sent, received) if (phase == "dispatch") != backward else (received, sent)
+        name = RangeName(phase, layer, microbatch, backward=backward)
+        obs.add_collective(Collective(name, "ep", there, back), obs.stamp())
+
+
+def bytes_per_step(
+    *, layers: int, experts: int, top_k: int, microbatches: int, tokens: int, ep: int, steps: int = 20
+) -> None:
     """Bytes of telemetry of one rank and step for the shape of a large model, with skewed random routing."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(layers, experts, generator=generator) ** 2 + 0.05
     with tempfile.TemporaryDirectory() as out:
-        with observe(nn.Linear(1, 1), out=out, flush_steps=steps) as obs:
+        with observe(nn.Linear(1, 1), out=out, flush_steps=steps, flush_seconds=1e6) as obs:
+            obs._stamps = RandomClock(generator)
             for _ in range(steps):
-                for _ in range(microbatches):
+                for microbatch in range(microbatches):
                     obs.microbatch()
                     chosen = torch.multinomial(weights, tokens * top_k, replacement=True, generator=generator)
+                    arriving = torch.multinomial(weights, tokens * top_k, replacement=True, generator=generator)
                     for layer in range(layers):
-                        obs.expert_counts(layer, torch.bincount(chosen[layer], minlength=experts))
+                        counts = torch.bincount(chosen[layer], minlength=experts)
+                        sent = counts.view(ep, -1).sum(1) * TOKEN_BYTES
+                        received = torch.bincount(arriving[layer] % ep, minlength=ep) * TOKEN_BYTES
+                        obs.expert_counts(layer, counts)
+                        note_layer(obs, (layer, microbatch), sent.tolist(), received.tolist())
                 obs.step(loss=1.0, tokens=tokens * microbatches)
-        total = sum(path.stat().st_size for path in (Path(out) / "telemetry").rglob("*.parquet"))
-    shape = f"{layers} layers, {experts} experts, {microbatches} microbatches"
-    print(f"telemetry of {shape}: {total / steps / 1e3:.1f} kB per step", flush=True)
+        by_table = {
+            folder.name: sum(part.stat().st_size for part in folder.iterdir()) / steps / 1e3
+            for folder in sorted((Path(out) / "telemetry").iterdir())
+        }
+    shape = f"{layers} layers, {experts} experts, {microbatches} microbatches, {ep} expert-parallel ranks"
+    tables = ", ".join(f"{table} {size:.1f}" for table, size in by_table.items())
+    total = sum(by_table.values())
+    print(f"telemetry of {shape}: {total:.1f} kB per step and rank ({tables}; limit 200)", flush=True)
 
 
 def main() -> None:
@@ -165,7 +210,8 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    bytes_per_step(layers=61, experts=256, top_k=8, microbatches=8, tokens=4096)
+    for ep in (8, 64):
+        bytes_per_step(layers=61, experts=256, top_k=8, microbatches=8, tokens=4096, ep=ep)
     torch.set_num_threads(arguments.threads)
     config = load_config(arguments.preset, train={"steps": 10000})
     trainer = Trainer(config, single_mesh())

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from moescope_hooks.compiled import note_compiled
 from moescope_hooks.routing import ReportsRouting, Routing
 
 OnRouting = Callable[[int, nn.Module, Callable[[], Routing | None]], None]
@@ -53,7 +55,7 @@ MoELayers = Callable[[nn.Module], Iterable[Attachment]]
 def attach(model: nn.Module, moe_layers: MoELayers, on_routing: OnRouting) -> list[RemovableHandle]:
     """Listen to every MoE layer that ``moe_layers(model)`` gives and to those that report their own routing.
 
-    Returns the handles that end it.
+    Returns the handles that end it. In compiled regions counts come through :mod:`moescope_hooks.compiled` instead.
     """
     handles = [_listen(attachment, on_routing) for attachment in moe_layers(model)]
     for module in model.modules():
@@ -68,7 +70,11 @@ def _local(counts: Tensor) -> Tensor:
 
 
 def _reporter(module: Any, on_routing: OnRouting) -> Callable[[Routing], None]:
-    return lambda routing: on_routing(module.layer, module, lambda: routing)
+    def report(routing: Routing) -> None:
+        deliver = note_compiled if torch.compiler.is_compiling() else on_routing
+        deliver(module.layer, module, lambda: routing)
+
+    return report
 
 
 def _listen(attachment: Attachment, on_routing: OnRouting) -> RemovableHandle:
@@ -77,7 +83,8 @@ def _listen(attachment: Attachment, on_routing: OnRouting) -> RemovableHandle:
             found = attachment.extract(Call(module, args, kwargs, output))
             return Routing(_local(found)) if isinstance(found, Tensor) else found
 
-        on_routing(attachment.layer, module, routing)
+        deliver_routing = note_compiled if torch.compiler.is_compiling() else on_routing
+        deliver_routing(attachment.layer, module, routing)
 
     if attachment.before:
         return attachment.module.register_forward_pre_hook(deliver, with_kwargs=True)

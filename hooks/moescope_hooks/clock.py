@@ -22,7 +22,8 @@ _meetings = itertools.count()
 MAX_PEERS = 64
 
 
-def _store() -> Any:
+def default_store() -> Any:
+    """The store of the default process group: every rank sees what one writes."""
     return dist.distributed_c10d._get_default_store()
 
 
@@ -32,7 +33,7 @@ def announce(key: str, facts: Mapping[str, Any], timeout_s: float) -> list[dict[
     Rank 0 decides for all, so that the ranks agree on whether everyone is there. Meetings are numbered, so that a
     second observation of the same process does not meet the first.
     """
-    store, rank, world = _store(), dist.get_rank(), dist.get_world_size()
+    store, rank, world = default_store(), dist.get_rank(), dist.get_world_size()
     key = f"{key}/{next(_meetings)}"
     store.set(f"{key}/{rank}", json.dumps(dict(facts)))
     verdict = f"{key}/verdict"

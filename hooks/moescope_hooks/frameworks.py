@@ -7,7 +7,7 @@
 | torchtitan | ``RoutedExperts``, before | ``num_local_tokens_per_expert_E`` |
 | Megatron-Core | ``TopKRouter`` | columns of the ``routing_map`` |
 | DeepSpeed-MoE | ``MOELayer`` | ``exp_counts`` |
-| OLMo-core | ``MoERouter`` | ``batch_size_per_expert``, the third output |
+| OLMo-core | ``MoERouter``, ``MoERouterV2`` | ``batch_size_per_expert``, the third output |
 | MegaBlocks | ``LearnedRouter`` | of the expert indices, the third output |
 """
 
@@ -111,7 +111,7 @@ def _deepspeed(layer: int, module: nn.Module) -> Attachment | None:
 
 
 def _olmo(layer: int, module: nn.Module) -> Attachment | None:
-    if not _is(module, "olmo_core", r"MoE\w*Router"):
+    if not _is(module, "olmo_core", r"MoE\w*Router(V2)?"):
         return None
     return Attachment(layer, module, lambda call: call.output[2])
 

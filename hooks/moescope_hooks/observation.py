@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,16 +27,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from moescope_hooks import clock as clocks
+from moescope_hooks.active import set_active
 from moescope_hooks.attach import MoELayers, attach
+from moescope_hooks.blocks import Collective
 from moescope_hooks.frameworks import framework_layers
-from moescope_hooks.ranges import in_backward, set_active
+from moescope_hooks.ranges import in_backward
 from moescope_hooks.routing import Routing, router_figures
 from moescope_hooks.runinfo import describe_run, rank_facts, write_run
 from moescope_hooks.schedule import Schedule
 from moescope_hooks.sizes import Sizes
 from moescope_hooks.stamps import DeviceStamps, HostStamps, Stamp
-from moescope_hooks.steprecord import Collective, StepRecord
+from moescope_hooks.steprecord import StepRecord
 from moescope_hooks.windows import TraceWindows
+from moescope_hooks.windowsize import TraceSize
 from moescope_hooks.writer import Gaps, TelemetryWriter
 
 P = ParamSpec("P")
@@ -69,7 +72,7 @@ class Observation:
 
     def __init__(
         self,
-        model: nn.Module,
+        models: Sequence[nn.Module],
         out: Path,
         *,
         profile: Schedule | None,
@@ -87,13 +90,13 @@ class Observation:
         self.gaps = Gaps(self.rank)
         self.current_step = first_step
         self.current_microbatch = 0
-        self._model = model
+        self._models = models
         self._moe_layers = moe_layers
         self._schedule = profile
         self._measure_clock = measure_clock and self.world_size > 1
         self._flush = (flush_steps, flush_seconds)
-        self._sizes = Sizes(model, optimizer)
-        self._cuda = torch.cuda.is_available() and any(p.is_cuda for p in model.parameters())
+        self._sizes = Sizes(models, optimizer)
+        self._cuda = torch.cuda.is_available() and any(p.is_cuda for model in models for p in model.parameters())
         self._handles: list[RemovableHandle] = []
         self._windows: TraceWindows | None = None
         self._writer: TelemetryWriter | None = None
@@ -107,9 +110,12 @@ class Observation:
     # The loop's side.
 
     @_harmless("a microbatch marker")
-    def microbatch(self) -> None:
-        """Mark the start of a microbatch's forward pass; they count from 0 within each step."""
-        self.current_microbatch = self._markers
+    def microbatch(self, number: int | None = None) -> None:
+        """Mark the start of a microbatch's forward pass; they count from 0 within each step.
+
+        ``number``: which one, where a pipeline schedule does not run them in order or comes back to one.
+        """
+        self.current_microbatch = self._markers if number is None else number
         self._markers += 1
 
     @_harmless("expert counts")
@@ -136,10 +142,11 @@ class Observation:
         """End the step and begin the next one. Tensors are read later, off this thread."""
         self.pause()
         self._hand_over({"loss": loss, "validation_loss": validation_loss, "gradient_norm": gradient_norm}, tokens)
+        microbatches = self.current_microbatch + 1
         self.current_step += 1
         self.current_microbatch = self._markers = 0
         self._record = StepRecord(self.rank, self.current_step)
-        self._begin()
+        self._begin(microbatches)
 
     # The model's side.
 
@@ -148,17 +155,29 @@ class Observation:
         """Whether a trace is being recorded now."""
         return self._windows is not None and self._windows.tracing
 
+    @_harmless("a moment")
     def stamp(self) -> Stamp:
         """This moment, as :meth:`add_collective` takes it."""
         return self._stamps.stamp()
 
+    def lost(self, what: str, error: Exception) -> None:
+        """Note that ``what`` is missing from the telemetry."""
+        self.gaps.add(what, error)
+
+    @_harmless("expert counts")
+    def note_routing(self, layer: int, routing: Routing, figures: Tensor | None) -> None:
+        """Record the counts of a layer in a compiled region."""
+        if self._counts_now():
+            self._record.add_load(self._microbatch_of(layer), layer, routing, figures)
+
     @_harmless("a collective")
-    def add_collective(self, collective: Collective, arrival: Stamp) -> None:
+    def add_collective(self, collective: Collective, arrival: Stamp | None) -> None:
         """Record a collective that is complete now; see :func:`moescope_hooks.collective`."""
         sequence = self._sequence.get(collective.group, 0)
         self._sequence[collective.group] = sequence + 1
-        if self._record.end_ns is None:
-            self._record.add_collective(collective, sequence, arrival, self.stamp())
+        end = self.stamp()
+        if self._record.end_ns is None and arrival is not None and end is not None:
+            self._record.add_collective(collective, sequence, arrival, end)
 
     # Life cycle.
 
@@ -180,7 +199,8 @@ class Observation:
         self._writer = TelemetryWriter(
             self.out / "telemetry", self.rank, self.gaps, flush_steps=self._flush[0], flush_seconds=self._flush[1]
         )
-        self._handles = attach(self._model, self._moe_layers, self._on_routing)
+        for model in self._models:
+            self._handles += attach(model, self._moe_layers, self._on_routing)
         if self._cuda:
             self._stamps = DeviceStamps()
         ranks = self._meet("start")
@@ -188,7 +208,15 @@ class Observation:
             write_run(self.out, describe_run(self.out, ranks or [rank_facts(0)]))
         if self._schedule is not None:
             facts = {"world_size": self.world_size, "run": self.out.resolve().name}
-            self._windows = TraceWindows(self._schedule, self.out, self.rank, facts, self.gaps)
+            self._windows = TraceWindows(
+                self._schedule,
+                self.out,
+                self.rank,
+                facts=facts,
+                size=TraceSize(self._models),
+                store=clocks.default_store() if self.world_size > 1 else None,
+                gaps=self.gaps,
+            )
 
     @_harmless("the end of the observation")
     def _finish(self, *, failed: bool) -> None:
@@ -219,12 +247,14 @@ class Observation:
         return ranks
 
     @_harmless("the start of a step")
-    def _begin(self) -> None:
-        if self._windows is not None:
-            self._windows.begin_step(self.current_step)
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
-        self._record.start_ns = time.time_ns()
+    def _begin(self, microbatches: int = 1) -> None:
+        try:
+            if self._windows is not None:
+                self._windows.begin_step(self.current_step, microbatches)
+            if self._cuda:
+                torch.cuda.reset_peak_memory_stats()
+        finally:
+            self._record.start_ns = time.time_ns()
 
     @_harmless("a step")
     def _hand_over(self, values: dict[str, Tensor | float | None], tokens: int | None) -> None:
@@ -238,7 +268,7 @@ class Observation:
 
     @_harmless("expert counts")
     def _on_routing(self, layer: int, module: nn.Module, find: Callable[[], Routing | None]) -> None:
-        if not module.training or torch.is_inference_mode_enabled() or not self._counts_now():
+        if not module.training or not self._counts_now():
             return
         routing = find()
         if routing is not None:
@@ -246,19 +276,27 @@ class Observation:
 
     def _counts_now(self) -> bool:
         """Whether a forward pass now is a step's own: not recomputed in a backward pass, not after the step's end."""
-        return self._record.end_ns is None and not in_backward()
+        return self._record.end_ns is None and not in_backward() and not torch.is_inference_mode_enabled()
 
     def _add_routing(self, layer: int, routing: Routing) -> None:
-        if not self._counts_now():
-            return
-        if self._markers == 0 and self._record.has_load(self.current_microbatch, layer):
-            self.gaps.add("microbatch markers", "obs.microbatch() was not called; inferred from layers that repeat")
-            self.current_microbatch += 1
-        self._record.add_load(self.current_microbatch, layer, routing, router_figures(routing))
+        if self._counts_now():
+            self._record.add_load(self._microbatch_of(layer), layer, routing, router_figures(routing))
+
+    def _microbatch_of(self, layer: int) -> int:
+        """The microbatch being trained on: as marked, else as many as this layer has seen in this step.
+
+        Counted by layer, since the chunks of a pipeline stage take the microbatches up one after the other.
+        """
+        if self._markers == 0:
+            inferred = self._record.num_loads(layer)
+            if inferred > 0:
+                self.gaps.add("microbatch markers", "obs.microbatch() was not called; inferred from layers that repeat")
+            self.current_microbatch = inferred
+        return self.current_microbatch
 
 
 def observe(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     *,
     out: str | Path,
     profile: Schedule | None = None,
@@ -269,7 +307,7 @@ def observe(
     flush_steps: int = 50,
     flush_seconds: float = 10.0,
 ) -> Observation:
-    """Observe the training of ``model``, on every rank, as a context manager.
+    """Observe the training of ``model``, or of several chunks of one, on every rank, as a context manager.
 
     ``out``: the run directory. ``profile``: which steps to trace; none if omitted. ``optimizer``: to record what it
     holds. ``moe_layers``: where to read expert counts, for models that no framework known to
@@ -278,7 +316,7 @@ def observe(
     every ``flush_steps`` steps or ``flush_seconds`` seconds, whichever comes first.
     """
     return Observation(
-        model,
+        (model,) if isinstance(model, nn.Module) else tuple(model),
         Path(out),
         profile=profile,
         optimizer=optimizer,

@@ -1,43 +1,24 @@
 """Ranges in the trace and rows in the telemetry, from inside a model.
 
 Both are free while nobody observes: :func:`traced` calls straight through unless a trace is being recorded, and
-:func:`collective` does nothing unless an observation is active.
+:func:`collective` does nothing unless an observation is active. What goes wrong in here costs a range, never the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
+from moescope_hooks.active import Recorder, active
+from moescope_hooks.blocks import Collective
 from moescope_hooks.names import RangeName, range_name
-from moescope_hooks.steprecord import Collective
 
-if TYPE_CHECKING:
-    from moescope_hooks.observation import Observation
-
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class _Active:
-    """The observation of this process, if any."""
-
-    observation: Observation | None = None
-
-
-def set_active(observation: Observation | None) -> None:
-    """Make ``observation`` the one that :func:`traced` and :func:`collective` report to."""
-    _Active.observation = observation
-
-
-def active() -> Observation | None:
-    """The observation of this process, or None."""
-    return _Active.observation
 
 
 def in_backward() -> bool:
@@ -45,25 +26,45 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-class _BackwardRange:
-    """The backward range of one forward region: opened by its exit marker, closed by its entry marker."""
+class _Range:
+    """One range of the trace; opens only while one is recorded. That of a backward pass is opened by its forward
+    region's exit marker and closed by its entry marker."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: RangeName) -> None:
         self.name = name
         self._range: record_function | None = None
 
     def open(self) -> None:
-        """Start the range if a trace is still being recorded."""
-        observation = active()
-        if self._range is None and observation is not None and observation.tracing:
-            self._range = record_function(self.name)
-            self._range.__enter__()  # type: ignore[no-untyped-call]
+        """Start the range if a trace is being recorded."""
+        recorder = active()
+        if self._range is not None or recorder is None or not recorder.tracing:
+            return
+        try:
+            entered = record_function(range_name(self.name))
+            entered.__enter__()  # type: ignore[no-untyped-call]
+            self._range = entered
+        except Exception as error:  # a profiler in disorder must not end the training
+            recorder.lost("a range", error)
 
     def close(self) -> None:
         """End the range if it was started."""
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        opened, self._range = self._range, None
+        if opened is None:
+            return
+        try:
+            opened.__exit__(None, None, None)
+        except Exception as error:
+            if (recorder := active()) is not None:
+                recorder.lost("a range", error)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Around a block."""
+        self.open()
+        try:
+            yield
+        finally:
+            self.close()
 
 
 class _Marker(torch.autograd.Function):
@@ -87,7 +88,12 @@ def _mark(on_backward: Callable[[], None], values: Sequence[Any]) -> tuple[Any, 
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
     if not places:
         return tuple(values)
-    marked = _Marker.apply(on_backward, *[values[i] for i in places])  # type: ignore[no-untyped-call]
+    try:
+        marked = _Marker.apply(on_backward, *[values[i] for i in places])  # type: ignore[no-untyped-call]
+    except Exception as error:  # a tensor that has no views, for one
+        if (recorder := active()) is not None:
+            recorder.lost("a backward range", error)
+        return tuple(values)
     out = list(values)
     for i, tensor in zip(places, marked, strict=True):
         out[i] = tensor
@@ -100,13 +106,12 @@ def traced(phase: str, layer: int | None, region: Callable[..., R], *args: Any) 
     ``region`` takes its differentiable inputs as positional tensors and returns a tensor or a tuple. The graph
     executes in reverse order of its creation, so markers around the region enclose exactly its backward pass.
     """
-    observation = active()
-    if observation is None or not observation.tracing or torch.compiler.is_compiling():
+    recorder = active()
+    if recorder is None or torch.compiler.is_compiling() or not recorder.tracing:
         return region(*args)
-    microbatch = observation.current_microbatch
-    recompute = in_backward()
-    backward = _BackwardRange(range_name(RangeName(phase, layer, microbatch, backward=True)))
-    with record_function(range_name(RangeName(phase, layer, microbatch, recompute=recompute))):
+    microbatch = recorder.current_microbatch
+    backward = _Range(RangeName(phase, layer, microbatch, backward=True))
+    with _Range(RangeName(phase, layer, microbatch, recompute=in_backward())).around():
         if not torch.is_grad_enabled():
             return region(*args)
         result = region(*_mark(backward.close, args))
@@ -116,17 +121,25 @@ def traced(phase: str, layer: int | None, region: Callable[..., R], *args: Any) 
 
 
 @contextmanager
-def phase_range(phase: str) -> Iterator[None]:
-    """A range without layer, for what happens once per step: grad_reduce, optimizer."""
-    observation = active()
-    with record_function(range_name(RangeName(phase))) if observation and observation.tracing else nullcontext():
+def phase_range(
+    phase: str, *, layer: int | None = None, microbatch: int | None = None, backward: bool = False
+) -> Iterator[None]:
+    """A range for what happens once per step (grad_reduce, optimizer), or for one end of a collective under way."""
+    with _Range(RangeName(phase, layer, microbatch, backward=backward)).around():
         yield
 
 
 def microbatch_now() -> int | None:
     """The microbatch being trained on, to be given to :func:`collective` when its backward pass runs."""
-    observation = active()
-    return None if observation is None else observation.current_microbatch
+    recorder = active()
+    return None if recorder is None else recorder.current_microbatch
+
+
+def set_microbatch(number: int) -> None:
+    """Say which microbatch the forward pass goes on with, where a schedule has several under way at once."""
+    recorder = active()
+    if recorder is not None:
+        recorder.current_microbatch = number
 
 
 @contextmanager
@@ -141,27 +154,35 @@ def collective(
     backward: bool = False,
 ) -> Iterator[None]:
     """Record the collective issued and waited for inside, as a range and a row of the ``collective`` table."""
-    observation = active()
-    if observation is None:
+    recorder = active()
+    if recorder is None:
         yield
         return
     name = RangeName(phase, layer, microbatch, backward=backward, recompute=not backward and in_backward())
-    with record_function(range_name(name)) if observation.tracing else nullcontext():
-        finish = _started(observation, Collective(name, group, send_bytes, recv_bytes))
+    with _Range(name).around():
+        finish = _started(recorder, Collective(name, group, send_bytes, recv_bytes))
         yield
         finish()
 
 
 def start_collective(
-    phase: str, *, group: str, send_bytes: Sequence[int], recv_bytes: Sequence[int]
+    phase: str,
+    *,
+    group: str,
+    send_bytes: Sequence[int],
+    recv_bytes: Sequence[int],
+    layer: int | None = None,
+    microbatch: int | None = None,
+    backward: bool = False,
 ) -> Callable[[], None]:
-    """Note that a collective without layer is issued now; call the result when it has been waited for."""
-    observation = active()
-    if observation is None:
+    """Note that a collective is issued now; call the result when it has been waited for."""
+    recorder = active()
+    if recorder is None:
         return lambda: None
-    return _started(observation, Collective(RangeName(phase), group, send_bytes, recv_bytes))
+    name = RangeName(phase, layer, microbatch, backward=backward)
+    return _started(recorder, Collective(name, group, send_bytes, recv_bytes))
 
 
-def _started(observation: Observation, collective: Collective) -> Callable[[], None]:
-    arrival = observation.stamp()
-    return lambda: observation.add_collective(collective, arrival)
+def _started(recorder: Recorder, collective: Collective) -> Callable[[], None]:
+    arrival = recorder.stamp()
+    return lambda: recorder.add_collective(collective, arrival)

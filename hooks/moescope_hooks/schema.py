@@ -1,12 +1,13 @@
 """The four telemetry tables: columns, types and where their files lie. Imports polars only, never torch.
 
 ``telemetry/TABLE/rank{r}-{part}.parquet`` holds one flushed part of one rank's rows of one table; parts count from 0.
+The two large tables lie there packed, one row per step: see :data:`PARTS`.
 Times are integer nanoseconds of the host's Unix clock, the clock of Kineto traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -98,10 +99,71 @@ TABLES: Mapping[str, Mapping[str, pl.DataType]] = {
     "clock": CLOCK,
 }
 
+PACKED_EXPERT_LOAD: Mapping[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "step": pl.Int64(),
+    "num_experts": pl.Int32(),
+    "microbatch": pl.List(pl.Int32()),
+    "layer": pl.List(pl.Int32()),
+    "counts": pl.Binary(),
+    "dropped": pl.Binary(),
+    "entropy": pl.List(pl.Float32()),
+    "margin": pl.List(pl.Float32()),
+    "bf16_flips": pl.List(pl.Int64()),
+}
+"""One row per rank, step and number of experts, for the n rows of :data:`EXPERT_LOAD` that it stands for.
+
+``counts``: :mod:`moescope_hooks.packing` of [n, num_experts], a chain per layer; ``dropped`` likewise, null where
+nothing can be dropped.
+"""
+
+PACKED_COLLECTIVE: Mapping[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "step": pl.Int64(),
+    "microbatch": pl.List(pl.Int32()),
+    "layer": pl.List(pl.Int32()),
+    "phase": pl.List(pl.String()),
+    "backward": pl.List(pl.Boolean()),
+    "group": pl.List(pl.String()),
+    "seq": pl.Binary(),
+    "arrival_ns": pl.Binary(),
+    "duration_ns": pl.Binary(),
+    "send": pl.List(pl.Int32()),
+    "recv": pl.List(pl.Int32()),
+    "list_lengths": pl.List(pl.Int32()),
+    "unit_bytes": pl.Int64(),
+    "lists": pl.List(pl.Binary()),
+}
+"""One row per rank and step, for the n rows of :data:`COLLECTIVE` that it stands for.
+
+What a dispatch sends, its combine receives, and the backward pass sends again: ``send`` and ``recv`` say which of the
+step's distinct lists of sizes each collective has, numbered as they first occur in ``send``, then in ``recv``.
+``lists`` holds those of each length, shortest first, [lists of that length, length], in units of ``unit_bytes``, a
+chain per layer, phase and direction of their first use. ``seq`` (a chain per group), ``arrival_ns`` (one chain) and
+``duration_ns`` are [n, 1]. All four are packed by :mod:`moescope_hooks.packing`.
+"""
+
+PARTS: Mapping[str, Mapping[str, pl.DataType]] = {
+    "expert_load": PACKED_EXPERT_LOAD,
+    "collective": PACKED_COLLECTIVE,
+    "step": STEP,
+    "clock": CLOCK,
+}
+"""The columns of the files. Readers take the columns of :data:`TABLES` too, which earlier files have."""
+
 
 def empty_table(name: str) -> pl.DataFrame:
     """An empty frame with the columns of table ``name``."""
     return pl.DataFrame(schema=dict(TABLES[name]))
+
+
+def list_chains(sent: Sequence[int], received: Sequence[int], names: Sequence[Hashable]) -> list[Hashable]:
+    """For each distinct list, what it was first used for: the same of another microbatch differs little from it."""
+    chains: dict[int, Hashable] = {}
+    for direction, used in enumerate((sent, received)):
+        for number, name in zip(used, names, strict=True):
+            chains.setdefault(number, (direction, name))
+    return [chains[number] for number in range(len(chains))]
 
 
 def part_path(telemetry: Path, table: str, rank: int, part: int) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ def held_bytes(tensors: Iterable[Any]) -> int:
 class Sizes:
     """Measures the sizes now and then: they change rarely, and walking a large model costs time."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        self._model = model
+    def __init__(self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
+        self._models = models
         self._optimizer = optimizer
         self._measured_at: int | None = None
         self._sizes: tuple[int, int | None, int | None] = (0, None, None)
@@ -34,7 +34,7 @@ class Sizes:
         """(parameter, gradient, optimizer) bytes; gradients are None where they were freed before the step ended."""
         if self._measured_at is None or step - self._measured_at >= REFRESH_STEPS:
             self._measured_at = step
-            parameters = list(self._model.parameters())
+            parameters = [parameter for model in self._models for parameter in model.parameters()]
             gradients = held_bytes(p.grad for p in parameters)
             self._sizes = (held_bytes(parameters), gradients or None, self._optimizer_bytes())
         return self._sizes

@@ -60,15 +60,15 @@ class DeviceStamps:
         return read
 
 
-def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[list[float]]]:
-    """Start copying ``tensors`` to the host; the result waits for the copy and gives their values as lists.
+def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    """Start copying ``tensors`` to the host; the result waits for the copy and gives them there, flat.
 
     One copy per dtype, into pinned memory, without synchronising: the wait happens where the result is called.
     """
     if not tensors:
         return list
     if not any(t.is_cuda for t in tensors):
-        return lambda: [t.reshape(-1).tolist() for t in tensors]
+        return lambda: [t.reshape(-1) for t in tensors]
     copies: dict[torch.dtype, Tensor] = {}
     for dtype in {t.dtype for t in tensors}:
         flat = torch.cat([t.reshape(-1) for t in tensors if t.dtype == dtype])
@@ -77,11 +77,11 @@ def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[list[float]]]:
     done.record()
     places = [(t.dtype, t.numel()) for t in tensors]
 
-    def result() -> list[list[float]]:
+    def result() -> list[Tensor]:
         done.synchronize()
         values, taken = [], dict.fromkeys(copies, 0)
         for dtype, count in places:
-            values.append(copies[dtype][taken[dtype] : taken[dtype] + count].tolist())
+            values.append(copies[dtype][taken[dtype] : taken[dtype] + count])
             taken[dtype] += count
         return values
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from moescope_hooks.names import RangeName
+from moescope_hooks.blocks import Collective, CollectiveRow, LoadRow, collective_block, load_blocks
 from moescope_hooks.routing import Routing
 from moescope_hooks.stamps import ReadStamps, Stamp, fetch_later
 from moescope_hooks.writer import Rows
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One collective of this rank, apart from when it happened."""
-
-    name: RangeName
-    group: str
-    send_bytes: Sequence[int]
-    recv_bytes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -47,37 +37,26 @@ class StepRecord:
     memory_peak: tuple[int, int] | None = None
     sizes: tuple[int | None, int | None, int | None] = (None, None, None)
     _loads: dict[tuple[int, int], _Load] = field(default_factory=dict)
-    _collectives: list[tuple[dict[str, Any], Stamp, Stamp]] = field(default_factory=list)
+    _num_loads: dict[int, int] = field(default_factory=dict)
+    _collectives: list[tuple[Collective, int, Stamp, Stamp]] = field(default_factory=list)
 
-    def has_load(self, microbatch: int, layer: int) -> bool:
-        """Whether counts of this layer and microbatch were noted already."""
-        return (microbatch, layer) in self._loads
+    def num_loads(self, layer: int) -> int:
+        """How many microbatches of this layer were noted already."""
+        return self._num_loads.get(layer, 0)
 
     @torch.no_grad()
     def add_load(self, microbatch: int, layer: int, routing: Routing, figures: Tensor | None) -> None:
         """Note a layer's counts; a second call for the same microbatch (a recomputed forward pass) is ignored."""
-        if self.has_load(microbatch, layer):
+        if (microbatch, layer) in self._loads:
             return
+        self._num_loads[layer] = self.num_loads(layer) + 1
         counts = routing.counts_E.detach().to(torch.int64, copy=True)
         dropped = None if routing.dropped_E is None else routing.dropped_E.detach().to(torch.int64, copy=True)
         self._loads[microbatch, layer] = _Load(microbatch, layer, counts, dropped, figures)
 
     def add_collective(self, collective: Collective, sequence: int, arrival: Stamp, end: Stamp) -> None:
         """Note a collective, its number within its group, and its two moments."""
-        name = collective.name
-        row = {
-            "rank": self.rank,
-            "step": self.step,
-            "microbatch": name.microbatch,
-            "layer": name.layer,
-            "phase": name.phase,
-            "backward": name.backward,
-            "group": collective.group,
-            "seq": sequence,
-            "send_bytes": list(collective.send_bytes),
-            "recv_bytes": list(collective.recv_bytes),
-        }
-        self._collectives.append((row, arrival, end))
+        self._collectives.append((collective, sequence, arrival, end))
 
     @torch.no_grad()
     def seal(
@@ -92,37 +71,21 @@ class StepRecord:
 
         def rows() -> list[tuple[str, Rows]]:
             fetched = iter(fetch())
-            load_rows = [self._load_row(load, fetched) for load in loads]
+            load_rows = [_load_row(load, fetched) for load in loads]
             known = {k: float(v) for k, v in values.items() if v is not None and not isinstance(v, Tensor)}
-            known |= {k: next(fetched)[0] for k in scalars}
-            stamps = read_stamps([s for _, arrival, end in self._collectives for s in (arrival, end)])
-            collective_rows: Rows = [
-                {**row, "arrival_ns": stamps[2 * i], "end_ns": stamps[2 * i + 1]}
-                for i, (row, _, _) in enumerate(self._collectives)
+            known |= {k: float(next(fetched)) for k in scalars}
+            stamps = read_stamps([s for _, _, arrival, end in self._collectives for s in (arrival, end)])
+            collective_rows = [
+                CollectiveRow(collective, sequence, stamps[2 * i], stamps[2 * i + 1])
+                for i, (collective, sequence, _, _) in enumerate(self._collectives)
             ]
             return [
-                ("expert_load", load_rows),
-                ("collective", collective_rows),
+                ("expert_load", load_blocks(self.rank, self.step, load_rows)),
+                ("collective", collective_block(self.rank, self.step, collective_rows)),
                 ("step", [self._step_row(known)]),
             ]
 
         return rows
-
-    def _load_row(self, load: _Load, fetched: Any) -> Mapping[str, Any]:
-        counts = next(fetched)
-        dropped = None if load.dropped is None else next(fetched)
-        entropy, margin, flips = (None, None, None) if load.figures is None else next(fetched)
-        return {
-            "rank": self.rank,
-            "step": self.step,
-            "microbatch": load.microbatch,
-            "layer": load.layer,
-            "counts": counts,
-            "dropped": dropped,
-            "entropy": entropy,
-            "margin": margin,
-            "bf16_flips": None if flips is None or math.isnan(flips) else int(flips),
-        }
 
     def _step_row(self, known: Mapping[str, float]) -> Mapping[str, Any]:
         allocated, reserved = self.memory_peak or (None, None)
@@ -140,3 +103,11 @@ class StepRecord:
             "gradient_bytes": gradients,
             "optimizer_bytes": optimizer,
         }
+
+
+def _load_row(load: _Load, fetched: Iterator[Tensor]) -> LoadRow:
+    counts = next(fetched)
+    dropped = None if load.dropped is None else next(fetched)
+    entropy, margin, flips = (None, None, None) if load.figures is None else next(fetched).tolist()
+    bf16_flips = None if flips is None or math.isnan(flips) else int(flips)
+    return LoadRow(load.microbatch, load.layer, counts, dropped, (entropy, margin, bf16_flips))

@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from moescope_hooks.schema import TABLES, part_path
+from moescope_hooks.schema import PARTS, part_path
 
 Rows = list[Mapping[str, Any]]
 log = logging.getLogger("moescope")
@@ -94,8 +94,8 @@ class TelemetryWriter:
         self.gaps = gaps
         self.flush_steps = flush_steps
         self.flush_seconds = flush_seconds
-        self._rows: dict[str, Rows] = {name: [] for name in TABLES}
-        self._parts = {table: _next_part(telemetry / table, rank) for table in TABLES}
+        self._rows: dict[str, Rows] = {name: [] for name in PARTS}
+        self._parts = {table: _next_part(telemetry / table, rank) for table in PARTS}
         self._steps_since_flush = 0
         self._last_flush = time.monotonic()
         self._queue: queue.SimpleQueue[Callable[[], Iterable[tuple[str, Rows]]] | None] = queue.SimpleQueue()
@@ -151,7 +151,7 @@ class TelemetryWriter:
 
     def _write_part(self, table: str, rows: Rows) -> None:
         try:
-            frame = pl.DataFrame(rows, schema=dict(TABLES[table]), orient="row")
+            frame = pl.DataFrame(rows, schema=dict(PARTS[table]), orient="row")
             path = part_path(self.telemetry, table, self.rank, self._parts[table])
             write_atomically(path, lambda beside: frame.write_parquet(beside, compression="zstd"))
             self._parts[table] += 1

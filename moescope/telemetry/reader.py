@@ -1,4 +1,4 @@
-"""Reads run.json and the Parquet parts of the hooks, as far as they can be read."""
+"""Reads run.json, the Parquet parts of the hooks and recordings of other tools, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 
 import polars as pl
 from moescope_hooks.schema import TABLES, empty_table
+
+from moescope.telemetry.blocks import is_packed, unpack_part
+from moescope.telemetry.foreign import find_foreign
+from moescope.telemetry.inspector import LIBRARY_COLLECTIVE, read_inspector
+from moescope.telemetry.megatron import read_routing_traces
 
 _ORDER = {
     "expert_load": ["step", "microbatch", "layer", "rank"],
@@ -33,20 +38,28 @@ class Telemetry:
     """Sorted by step and rank."""
     clock: pl.DataFrame
     """Sorted by the time of measurement."""
+    library: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(LIBRARY_COLLECTIVE)))
+    """Collectives as the communication library timed them; see ``inspector.LIBRARY_COLLECTIVE``."""
     problems: list[str] = field(default_factory=list)
     """What could not be read or was lost when it was recorded, and where."""
 
 
 def open_telemetry(path: str | Path) -> Telemetry | None:
-    """The telemetry of the run directory ``path``; None where it has neither run.json nor telemetry/."""
+    """The telemetry under ``path``; None where it has none: no run.json, no telemetry/, nothing of another tool's."""
     root = Path(path)
-    if not (root / "run.json").is_file() and not (root / "telemetry").is_dir():
+    foreign = find_foreign(root)
+    hooks_were_there = (root / "run.json").is_file() or (root / "telemetry").is_dir()
+    if not hooks_were_there and not len(foreign):
         return None
     problems: list[str] = []
-    run = _read_run(root / "run.json", problems)
+    run = _read_run(root / "run.json", problems) if hooks_were_there else {}
     frames = {table: _read_table(root / "telemetry", table, problems) for table in TABLES}
     problems.extend(_read_gaps(root / "telemetry"))
-    return Telemetry(run, **frames, problems=problems)
+    if foreign.routing and frames["expert_load"].is_empty():
+        routed = read_routing_traces(foreign.routing, root, problems)
+        frames["expert_load"] = routed.sort(_ORDER["expert_load"], maintain_order=True)
+    library = read_inspector(foreign.inspector, root, problems)
+    return Telemetry(run, **frames, library=library, problems=problems)
 
 
 def _read_run(path: Path, problems: list[str]) -> Mapping[str, Any]:
@@ -85,7 +98,7 @@ def _read_parts(table: str, parts: list[Path], problems: list[str]) -> Iterator[
     for path in reversed(parts):
         try:
             frame = _conform(pl.read_parquet(path), table, path, problems)
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             problems.append(f"telemetry/{table}/{path.name} cannot be read: {reason}")
             continue
@@ -99,6 +112,8 @@ def _read_parts(table: str, parts: list[Path], problems: list[str]) -> Iterator[
 
 def _conform(frame: pl.DataFrame, table: str, path: Path, problems: list[str]) -> pl.DataFrame:
     """Columns of the schema in its order: other versions' extra columns dropped, missing ones null and said."""
+    if is_packed(frame, table):
+        frame = unpack_part(frame, table)
     absent = [column for column in TABLES[table] if column not in frame.columns]
     if absent:
         problems.append(f"telemetry/{table}/{path.name} lacks the columns {', '.join(absent)}")
