@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,12 @@ import numpy.typing as npt
 import polars as pl
 
 from moescope.trace.decimals import LONGEST_NS
-from moescope.trace.decode import Block, Words
+from moescope.trace.decode import Block, Words, decode_block
 from moescope.trace.exact import IntArray, ns_of_floats, ns_of_integers, ns_of_values
 from moescope.trace.faults import Faults
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
-from moescope.trace.records import ABSENT, NO_NUMBER
+from moescope.trace.records import ABSENT, NO_NUMBER, decode_time_texts
+from moescope.trace.spans import OpenSpans
 
 TimeTexts = Callable[[], list[tuple[str, str]]]
 """The texts of start and duration of a block's complete events."""
@@ -63,11 +65,24 @@ class RawTables:
     _comm: list[tuple[Any, ...]] = field(default_factory=list)
     _memory: list[tuple[Any, ...]] = field(default_factory=list)
     _missing_start: list[_Mask | None] = field(default_factory=list)
+    _open: OpenSpans = field(default_factory=OpenSpans)
 
     def add(self, block: Block, texts: TimeTexts) -> None:
         """Append a block."""
-        first, length = self.num_recorded, block.num_rows
-        index = _places(block.complete, length) + np.uint32(first)
+        first = self.num_recorded
+        self._append(block, texts, _places(block.complete, block.num_rows) + np.uint32(first))
+        pairs = self._open.pair(((first + place, event) for place, event in block.spans), self.faults)
+        if pairs:
+            text = json.dumps([event for _, event in pairs]).encode()
+            index = np.array([place for place, _ in pairs], dtype=np.uint32)
+            self._append(decode_block(text), lambda: decode_time_texts(text), index)
+        self.num_recorded += block.num_recorded
+        if block.odd_phases[0]:
+            self.faults.note("unknown-phase", f"event {first + block.odd_phases[1]:,}", block.odd_phases[0])
+
+    def _append(self, block: Block, texts: TimeTexts, index: npt.NDArray[np.uint32]) -> None:
+        """Append the rows of a block, which stand at ``index`` of the list."""
+        length = block.num_rows
         self._index.append(index)
         self._add_times(block, texts, index)
         self._add_numbers(block, index)
@@ -81,9 +96,6 @@ class RawTables:
         self._comm += [(int(index[row]), *values) for row, values in block.comm]
         self._memory += block.memory
         self.labels |= block.labels
-        self.num_recorded += block.num_recorded
-        if block.odd_phases[0]:
-            self.faults.note("unknown-phase", f"event {first + block.odd_phases[1]:,}", block.odd_phases[0])
 
     def _add_times(self, block: Block, texts: TimeTexts, index: npt.NDArray[np.uint32]) -> None:
         start, duration = (_exact(*block.times[name]) for name in ("ts", "dur"))
@@ -124,6 +136,7 @@ class RawTables:
 
     def events(self) -> pl.DataFrame:
         """The complete events of all blocks; those without a start are left out."""
+        self._open.finish(self.faults)
         columns: dict[str, Any] = {"index": _joined(self._index, np.uint32)}
         for name, parts in self._numbers.items():
             columns[name] = _joined(parts, np.int64)

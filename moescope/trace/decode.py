@@ -61,6 +61,8 @@ class Block:
     """(row, communication arguments)."""
     memory: list[tuple[Any, ...]] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
+    spans: list[tuple[int, extras.Event]] = field(default_factory=list)
+    """(place among the elements, event) of what begins or ends a range."""
     odd_phases: tuple[int, int] = (0, 0)
     """How many elements have no phase that the format knows, and the first one's place."""
 
@@ -86,6 +88,8 @@ def decode_block(data: Buffer) -> Block:
     }
     if records.has_args:
         _pack_arguments(block, data, records)
+    if records.has_spans:
+        block.spans = extras.spans(data)
     if "[memory]" in records.names:
         picked = extras.pick(data, b'"[memory]"', extras.is_memory)
         block.memory = [extras.memory_row(event) for event in picked]

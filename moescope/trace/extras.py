@@ -68,6 +68,11 @@ def names_process(event: Event) -> bool:
     return event.get("ph") == "M" and event.get("name") in PROCESS_NAMES
 
 
+def spans(data: Buffer) -> list[tuple[int, Event]]:
+    """(place, event) of each event of the JSON list ``data`` that begins or ends a range."""
+    return [(place, event) for place, event in enumerate(_DICTS.decode(data)) if event.get("ph") in ("B", "E")]
+
+
 def arguments(event: Event) -> dict[str, Any]:
     """The event's arguments, empty where there are none."""
     args = event.get("args")

@@ -31,6 +31,11 @@ SORTS: dict[str, Sort] = {
         True,
     ),
     "unknown-phase": Sort("events without a phase (ph) that the format knows", _GONE, True),
+    "unpaired": Sort(
+        "events that begin or end a range (ph B, E) without their partner",
+        "the ranges are missing from every sum",
+        True,
+    ),
     "odd-fields": Sort("events with fields of a wrong type", "these fields were left out", True),
     "no-name": Sort("complete events without a name", "what they did is unknown: a kernel counts as compute", True),
     "no-thread": Sort(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from moescope.trace.store import remove_partials
 
 Progress = Callable[[int, int, str], None]
 """``progress(done, total, what)``, called in the calling thread after each file."""
+
+Outcomes = Generator[tuple[int, dict[str, Any]], None, None]
+"""(place, metadata) of each job."""
 
 _SMALL_BYTES = 24 << 20
 """Content that one process reads sooner than helpers start."""
@@ -55,7 +58,7 @@ def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str
         return {"is_trace": False, "file": job.relative, "error": error.strerror or str(error)}
 
 
-def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Outcomes:
     """(place, metadata) of each job. With fewer files than processes each file's blocks are shared out instead."""
     if not jobs:
         return
@@ -91,7 +94,7 @@ def _content_bytes(job: Job) -> int:
     return size * (_GZIP_RATIO if job.path.suffix == ".gz" else 1)
 
 
-def _on_cluster(jobs: list[Job], patterns: Patterns, scheduler: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _on_cluster(jobs: list[Job], patterns: Patterns, scheduler: str) -> Outcomes:
     """As :func:`_here`, on the workers of a Dask scheduler, which must see the same files under the same paths."""
     try:
         distributed: Any = importlib.import_module("distributed")

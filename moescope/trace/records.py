@@ -106,6 +106,7 @@ def _union(types: dict[str, type[msgspec.Struct]]) -> Any:
 
 _OTHERS = _other_phases()
 _NAMED = frozenset(_OTHERS[phase] for phase in _NAMED_PHASES)
+_SPANS = frozenset((_OTHERS["B"], _OTHERS["E"]))
 _BY_PHASE: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_union(_OTHERS)])  # type: ignore[misc]
 _FRAMES = msgspec.json.Decoder(list[_Frame])
 _LOOSE = msgspec.json.Decoder(list[_Any])
@@ -124,6 +125,8 @@ class Records:
     """The complete events."""
     names: frozenset[Scalar] | set[Scalar]
     """Names of metadata and instants."""
+    has_spans: bool = False
+    """Whether there are events that begin or end a range (ph B, E)."""
     has_args: bool = True
     """Whether the rows have arguments at all."""
     odd_phases: tuple[int, int] = (0, 0)
@@ -144,7 +147,7 @@ def decode_records(data: Buffer) -> Records:
     if len(rows) == len(events):
         return Records(len(rows), None, rows, frozenset())
     names = {event.name for event in events if type(event) in _NAMED}
-    return Records(len(events), complete, rows, names)
+    return Records(len(events), complete, rows, names, not _SPANS.isdisjoint(map(type, events)))
 
 
 def _python_frames(data: Buffer) -> Records | None:
@@ -165,7 +168,8 @@ def _decode_loosely(data: Buffer) -> Records:
     complete = [event.ph == "X" for event in events]
     names = {event.name for event in events if event.ph in _NAMED_PHASES}
     rows: list[Any] = list(compress(events, complete))
-    return Records(len(events), complete, rows, names, odd_phases=(len(odd), odd[0] if odd else 0))
+    has_spans = any(event.ph in ("B", "E") for event in events)
+    return Records(len(events), complete, rows, names, has_spans, odd_phases=(len(odd), odd[0] if odd else 0))
 
 
 def decode_time_texts(data: Buffer) -> list[tuple[str, str]]:

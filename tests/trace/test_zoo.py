@@ -14,6 +14,8 @@ from moescope.errors import InputUnreadableError
 ONE = "0.0 compute 1000+2000"
 K = event()
 RUN = event("cuda_runtime", "0", "1", name="cudaLaunchKernel", args={"correlation": 5})
+BEGIN = '{"ph": "B", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5}'
+END = '{"ph": "E", "pid": 0, "tid": 7, "ts": 3.75}'
 LINKED = event(args={"correlation": 5, "device": 0, "stream": 7})
 
 CONTENT = {
@@ -62,6 +64,14 @@ CONTENT = {
     "same key twice": (trace(event().replace("{", '{"cat": "cpu_op", ', 1)), ONE),
     "separators inside a string": (trace(event(name='},{"ph": "X"'), K), f"{ONE}, compute 1000+2000"),
     "list of objects in the arguments": (trace(event(args={"l": [{"ph": "X", "ts": 5}, {"ph": "X", "ts": 6}]}), K), f"{ONE}, compute 1000+2000"),
+    "begin and end": (trace(BEGIN, event("cuda_runtime", "2"), END, K), f"{ONE}, compute 1500+2250, runtime 2000+2000"),
+    "begin and end, nested": (trace(BEGIN, BEGIN.replace("1.5", "2"), END, END.replace("3.75", "4")), "0.0 compute 1500+2500, compute 2000+1750"),
+    "begin and end of two threads": (trace(BEGIN, BEGIN.replace('"tid": 7', '"tid": 8'), END, END.replace('"tid": 7', '"tid": 8').replace("3.75", "5")), "0.0 compute 1500+2250, compute 1500+3500"),
+    "end of a name": (trace(BEGIN, BEGIN.replace('"k"', '"inner"'), END.replace("{", '{"name": "k", ', 1)), "0.0 compute 1500+2250 ! unpaired"),
+    "begin alone": (trace(K, BEGIN), f"{ONE} ! unpaired"),
+    "end alone": (trace(END, K), f"{ONE} ! unpaired"),
+    "end before its begin": (trace(BEGIN, END.replace("3.75", "1")), "0.0 compute 1500+0 ! bad-duration"),
+    "begin without a time": (trace(BEGIN.replace("1.5", '"soon"'), END, K), f"{ONE} ! bad-duration no-start"),
     # vendors and versions
     "2021": (trace(event("Kernel", tid="stream 7"), event("Operator"), event("Runtime"), event("Memcpy"), event("Memset"), rank=None), "0.0 compute 1000+2000, cpu_op 1000+2000, runtime 1000+2000, copy 1000+2000, memset/copy 1000+2000"),
     "autograd profiler": (trace(event(None, pid="CUDA functions"), event(None, pid="CPU functions"), rank=None), f"{ONE}, cpu_op 1000+2000"),
