@@ -19,6 +19,8 @@ from toy_moe import DIM, ToyModel, train_toy
 from moescope.trainer import checkpoint
 from moescope.trainer.comm import Splits, exchange_rows
 from moescope.trainer.config import Config
+from moescope.trainer.loop import Job
+from moescope.trainer.loop import train as train_job
 from moescope.trainer.moe import MoE
 from moescope.trainer.overlap import run
 
@@ -114,6 +116,11 @@ def observe_wrapped(out: Path, wrapper: str) -> list[list[list[int]]]:
             obs.step(loss=loss)
     passes = slice(None, None, 2) if wrapper.endswith("recomputed") else slice(None)
     return [layer.counted[passes] for layer in model.layers]
+
+
+def run_job(job: Job, ep_size: int) -> None:
+    """A whole run, as the command does it."""
+    train_job(job, together(ep_size), lambda _: None)
 
 
 def observe_placed(config: Config, out: Path) -> tuple[list[float], list[list[int]], list[list[list[float]]]]:

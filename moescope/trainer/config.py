@@ -45,10 +45,12 @@ class Config:
             True,
             "needs parallel.tp_size = 1: attention weights are shared out among those ranks already",
         )
-        slow = self.control.slow_rank
-        rule = "needs parallel.tp_size = 1: one rank alone cannot repeat an attention that several share"
-        require(not (slow >= 0 and tensor_parallel), "control.slow_rank", slow, rule)
-
+        require(
+            self.control.slow_rank < 0 or not (tensor_parallel or self.train.shard_optimizer),
+            "control.slow_rank",
+            self.control.slow_rank,
+            "needs parallel.tp_size = 1 and no train.shard_optimizer: a rank cannot repeat alone what several share",
+        )
         shared = self.moe.num_shared_experts
         rule = "must be 0 with model.upcycle_from: the dense model has nothing to make shared experts of"
         require(shared == 0 or not self.model.upcycle_from, "moe.num_shared_experts", shared, rule)

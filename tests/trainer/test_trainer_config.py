@@ -62,6 +62,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
             {"control": {"slow_rank": 0}, "parallel": {"tp_size": 2}},
             "control.slow_rank = 0: needs parallel.tp_size = 1",
         ),
+        ({"control": {"slow_rank": 0}, "train": {"shard_optimizer": True}}, "a rank cannot repeat alone what several"),
         ({"model": {"dense_baseline": "half"}}, "must be one of none, active, total"),
     ],
 )

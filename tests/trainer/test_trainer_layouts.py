@@ -36,6 +36,7 @@ def plain() -> tuple[list[float], dict[str, float]]:
         (2, "contiguous", {**TENSOR, "train": {**THRIFTY, "two_batch_overlap": True}}),
         (2, "contiguous", {**TENSOR, "train": {"recompute": "full"}}),
         (1, "contiguous", {"train": {"recompute": "full", "shard_optimizer": True}}),
+        (2, "contiguous", {**HALVES, "control": {"slow_rank": 1, "slow_factor": 1.5}}),
     ],
 )
 def test_every_combination_learns_what_one_rank_learns(
@@ -50,3 +51,13 @@ def test_every_combination_learns_what_one_rank_learns(
     losses, validation = results[0]
     assert losses == pytest.approx(plain[0], rel=2e-5)
     assert validation == pytest.approx(plain[1], rel=2e-5)
+
+
+@pytest.mark.parametrize("balance", ["aux_global", "bias"])
+def test_halves_are_balanced_as_the_whole(ranks: RankPool, balance: str) -> None:
+    moe = {"balance": balance, "balance_coefficient": 0.1, "bias_update_rate": 0.05}
+    whole, halves = (
+        ranks.run(rank_jobs.train, mini_config(moe=moe, **sections), 2, "contiguous", STEPS)[0]
+        for sections in ({}, HALVES)
+    )
+    assert halves[0] == pytest.approx(whole[0], rel=2e-5)
