@@ -46,6 +46,8 @@ class TraceFacts:
     has_launches: bool
     has_ranges: bool
     """Ranges that name layer, microbatch and phase."""
+    is_incomplete: bool
+    """Something that was recorded could not be read; ``problems`` say what."""
     problems: tuple[str, ...]
 
 
@@ -172,6 +174,7 @@ def trace_facts(trace: RankTrace) -> TraceFacts:
         has_memory=not trace.memory().is_empty(),
         has_launches=bool(facts["launches"]),
         has_ranges=names.str.starts_with("moescope::").any(),
+        is_incomplete=any(problem.loses_data for problem in trace.problems),
         problems=tuple(str(problem) for problem in trace.problems),
     )
 
