@@ -40,8 +40,9 @@ def blocks(inventory: Inventory, asked: Sequence[Question]) -> Iterator[Renderab
     yield title_line("What this answers")
     yield questions_table(asked)
     yield from recipes(asked)
-    yield title_line("Next")
-    yield Text(printable(f"moescope analyze {shlex.quote(inventory.path)}    the verdict"))
+    if any(trace.num_events for trace in inventory.traces):
+        yield title_line("Next")
+        yield Text(printable(f"moescope analyze {shlex.quote(inventory.path)}    the verdict"))
 
 
 def heading(inventory: Inventory) -> Iterator[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 from moescope.views.inventory import Inventory
 from moescope.views.text import plural, ranges
@@ -11,6 +12,7 @@ from moescope.views.text import plural, ranges
 SHAPES = "torch.profiler.profile(..., record_shapes=True)"
 MEMORY = "torch.profiler.profile(..., profile_memory=True)"
 DEVICE = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+AGAIN = "copy the damaged files again, or record again and let the profiler stop before the program ends"
 HOOKS = "attach the hooks: with observe(model, out=...) as obs, then obs.microbatch() and obs.step()"
 
 
@@ -34,6 +36,23 @@ def questions(inventory: Inventory) -> tuple[Question, ...]:
     return tuple(Question(question, *rule(inventory)) for question, rule in RULES)
 
 
+def _of_events(rule: Callable[[Inventory], Verdict]) -> Callable[[Inventory], Verdict]:
+    """A rule that rests on the events: ``no`` where there are none, at most ``partly`` where some were lost."""
+
+    @wraps(rule)
+    def judged(inventory: Inventory) -> Verdict:
+        if not any(trace.num_events for trace in inventory.traces):
+            return "no", f"no events could be read of {_ranks(list(inventory.ranks), inventory)}", AGAIN
+        answer, because, how = rule(inventory)
+        damaged = [trace.rank for trace in inventory.traces if trace.is_incomplete]
+        if answer == "yes" and damaged:
+            return "partly", f"part of what was recorded on {_ranks(damaged, inventory)} could not be read", AGAIN
+        return answer, because, how
+
+    return judged
+
+
+@_of_events
 def _step(inventory: Inventory) -> Verdict:
     bare = [trace.rank for trace in inventory.traces if not trace.steps]
     cpu = [trace.rank for trace in inventory.traces if not trace.num_device_events]
@@ -48,6 +67,7 @@ def _step(inventory: Inventory) -> Verdict:
     return "yes", f"{plural(len(steps), 'step')} marked on every rank", ""
 
 
+@_of_events
 def _waits(inventory: Inventory) -> Verdict:
     present = len(inventory.ranks)
     silent = [trace.rank for trace in inventory.traces if not trace.num_collectives]
@@ -92,6 +112,7 @@ def _load(inventory: Inventory) -> Verdict:
     return "no", "neither token counts nor splits of an all-to-all are recorded", HOOKS
 
 
+@_of_events
 def _layers(inventory: Inventory) -> Verdict:
     without = [trace.rank for trace in inventory.traces if not trace.has_ranges]
     if not without:
@@ -99,6 +120,7 @@ def _layers(inventory: Inventory) -> Verdict:
     return "partly", f"no ranges name the layers on {_ranks(without, inventory)}; they follow from the order", HOOKS
 
 
+@_of_events
 def _bandwidth(inventory: Inventory) -> Verdict:
     sizes = {trace.sizes for trace in inventory.traces if trace.num_collectives}
     cut = any(trace.lists_cut for trace in inventory.traces)
@@ -113,6 +135,7 @@ def _bandwidth(inventory: Inventory) -> Verdict:
     return "yes", "sizes are recorded with the collectives", ""
 
 
+@_of_events
 def _gemms(inventory: Inventory) -> Verdict:
     without = [trace.rank for trace in inventory.traces if not trace.has_shapes]
     if not without:
@@ -121,6 +144,7 @@ def _gemms(inventory: Inventory) -> Verdict:
     return answer, f"shapes are not recorded on {_ranks(without, inventory)}", SHAPES
 
 
+@_of_events
 def _memory(inventory: Inventory) -> Verdict:
     without = [trace.rank for trace in inventory.traces if not trace.has_memory]
     if not without:
@@ -132,6 +156,7 @@ def _memory(inventory: Inventory) -> Verdict:
     return "no", "allocations are not recorded", MEMORY
 
 
+@_of_events
 def _host(inventory: Inventory) -> Verdict:
     with_device = [trace for trace in inventory.traces if trace.num_device_events]
     if not with_device:

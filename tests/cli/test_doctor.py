@@ -24,7 +24,8 @@ def facts(**changes: object) -> TraceFacts:
     base = TraceFacts(
         rank=0, window=0, file="rank0.json", host="a", device="GPU", start_ns=0, end_ns=9_000_000, num_events=9,
         num_device_events=4, steps=(1, 2), num_collectives=3, sizes="recorded", has_splits=True, lists_cut=False,
-        has_shapes=True, has_memory=True, has_launches=True, has_ranges=True, problems=(),
+        has_shapes=True, has_memory=True, has_launches=True, has_ranges=True, is_incomplete=False,
+        problems=(),
     )  # fmt: skip
     return replace(base, **changes)
 
@@ -107,6 +108,22 @@ def test_what_no_rank_has_cannot_be_answered():
     assert [word for word, answer in got.items() if answer == "no"] == [
         "waits", "hot", "transfers", "products", "memory", "host hold", "run?",
     ]  # fmt: skip
+
+
+def test_what_could_not_be_read_limits_what_rests_on_it():
+    damaged = inventory(facts(), facts(rank=1, is_incomplete=True))
+    got = answers(damaged)
+    assert [word for word, answer in got.items() if answer == "yes"] == ["clocks", "hot", "run?"]
+    assert {answer for answer in got.values() if answer != "yes"} == {"partly"}
+    assert all("rank 1" in q.because for q in questions(damaged) if q.answer == "partly")
+
+
+def test_a_trace_without_events_answers_nothing(tmp_path, capsys):
+    (tmp_path / "rank0.json").write_text('{"traceEvents": [')
+    assert main(["doctor", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert output.count("no events could be read") == 7
+    assert "moescope analyze" not in output
 
 
 def test_hosts_decide_how_well_clocks_are_known():
