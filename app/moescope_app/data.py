@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 
 from flask import Flask, Response, abort
 
 from moescope.views.catalog import PANELS
 from moescope.views.compare import compare
+from moescope.views.links import cost
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel, Table
 from moescope.views.panels_compare import COMPARE_PANELS
+from moescope.views.panels_step import headline
 from moescope.views.theme import theme_css
 from moescope.views.timeline.script import script, style
+from moescope_app.pages.verdict import MOST_FINDINGS
 from moescope_app.runs import Runs
+from moescope_app.shell import notices
 
 MOST_ROWS = 2000
+STYLE = theme_css() + style()
+EARLY_SCRIPT = script() + "".join(
+    resources.files("moescope_app").joinpath("assets", name).read_text("utf-8")
+    for name in ("verdict_early.js", "timeline_data.js", "timeline_start.js")
+)
+"""What shows the verdict or the timeline before the dashboard's frame has loaded."""
 
 
 def add_routes(server: Flask, runs: Runs) -> None:
@@ -23,15 +34,22 @@ def add_routes(server: Flask, runs: Runs) -> None:
 
     @server.get("/theme.css")
     def theme() -> Response:
-        return Response(theme_css(), mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
+        return Response(STYLE, mimetype="text/css", headers={"Cache-Control": "no-cache"})
 
-    @server.get("/timeline.css")
-    def timeline_style() -> Response:
-        return Response(style(), mimetype="text/css")
+    @server.get("/early/", defaults={"slug": ""})
+    @server.get("/early/<slug>")
+    def early(slug: str) -> Response:
+        runs_there = list(runs)
+        run = runs.get(slug) if slug else (runs_there[0] if len(runs_there) == 1 else None)
+        if run is not None:
+            runs.ask(run)
+        if run is None or run.analysis is None:
+            return Response(status=204)
+        return Response(json.dumps(early_verdict(run.analysis)), mimetype="application/json")
 
-    @server.get("/timeline.js")
-    def timeline_script() -> Response:
-        return Response(script(), mimetype="text/javascript")
+    @server.get("/early.js")
+    def early_script() -> Response:
+        return Response(EARLY_SCRIPT, mimetype="text/javascript", headers={"Cache-Control": "no-cache"})
 
     @server.get("/data/<slug>/<key>.json")
     def tables(slug: str, key: str) -> Response:
@@ -47,6 +65,17 @@ def add_routes(server: Flask, runs: Runs) -> None:
                 headers = {"Content-Disposition": f'attachment; filename="{name}"'}
                 return Response(one.to_csv(), mimetype="text/csv", headers=headers)
         return abort(404)
+
+
+def early_verdict(analysis: Analysis) -> dict[str, object]:
+    """What the verdict page shows before its frame has loaded; the same texts as in :mod:`.pages.verdict`."""
+    findings = []
+    for finding in analysis.findings[:MOST_FINDINGS]:
+        amount, share = cost(finding) or ("", "")
+        about = {"severity": finding.severity, "code": finding.code, "claim": finding.claim, "advice": finding.advice}
+        meta = f"Confidence {finding.confidence} · {finding.basis}"
+        findings.append({**about, "meta": meta, "cost": amount, "share": share})
+    return {"notes": notices(analysis), "facts": headline(analysis), "findings": findings}
 
 
 def analysed(runs: Runs, slug: str) -> Analysis:

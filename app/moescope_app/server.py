@@ -38,7 +38,7 @@ def create_app(
     app = Dash(
         "moescope_app",
         assets_folder=str(resources.files("moescope_app") / "assets"),
-        assets_ignore=r"(theme|timeline_data|timeline_start)\.js$",
+        assets_ignore=r"(theme|frame|verdict_early|timeline_data|timeline_start)\.js$",
         index_string=INDEX,
         title="moescope",
         update_title="",

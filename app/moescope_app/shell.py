@@ -19,21 +19,20 @@ INDEX = """<!doctype html>
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="/theme.css">
-<link rel="stylesheet" href="/timeline.css">
 <script src="/assets/theme.js"></script>
 {%css%}
 </head>
 <body>
+<div id="page-early"></div>
 <div id="timeline-early"></div>
-<script src="/timeline.js"></script>
-<script src="/assets/timeline_data.js"></script>
-<script src="/assets/timeline_start.js"></script>
+<script src="/early.js"></script>
 {%app_entry%}
-<footer>
+<template id="frame">
 {%config%}
 {%scripts%}
 {%renderer%}
-</footer>
+</template>
+<script src="/assets/frame.js"></script>
 </body>
 </html>
 """
@@ -85,13 +84,22 @@ def header(runs: Runs, run: Run | None, page: str) -> list[Child]:
     return [html.Div(title, className="title"), html.Nav(tabs, **labelled("Pages"))]
 
 
-def banner(analysis: Analysis) -> html.Div:
+def notices(analysis: Analysis) -> list[str]:
     """What a reader must know before any number: simulated, or with controls on."""
-    notes: list[Child] = []
+    notes = []
     if analysis.basis == "simulated":
-        notes.append(html.P([html.B("Simulated. "), "Written by a simulator, not recorded on a machine."]))
+        notes.append("Simulated. Written by a simulator, not recorded on a machine.")
     if analysis.controls:
-        notes.append(html.P([html.B("Diagnostic controls were on: "), "; ".join(analysis.controls)]))
+        notes.append(f"Diagnostic controls were on: {'; '.join(analysis.controls)}")
+    return notes
+
+
+def banner(analysis: Analysis) -> html.Div:
+    """The notices, their first words in bold."""
+    notes: list[Child] = []
+    for note in notices(analysis):
+        first, mark, rest = note.partition(": " if note.startswith("Diagnostic") else ". ")
+        notes.append(html.P([html.B(first + mark), rest]))
     return html.Div(notes, className="banner" if notes else "no-banner")
 
 

@@ -306,6 +306,63 @@ def test_a_trace_that_lands_appears_and_the_timeline_keeps_its_place(
         fine(watched, address)
 
 
+def test_timeline_is_used_by_keys_alone_and_its_answers_are_saved(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline?open=0", ".timeline-canvas")
+        until(watched, "document.getElementById('timeline')?.moescope?.tile?.rows.size > 0")
+        page.keyboard.press(".")
+        page.locator(".timeline-answers h3").wait_for()
+        assert page.locator(".timeline-answers h3").inner_text() == "gemm"
+        page.keyboard.press("r")
+        page.locator("table.range").wait_for()
+        page.locator("table.range th").nth(1).focus()
+        page.keyboard.press("Enter")
+        assert page.locator("table.range th").nth(1).get_attribute("aria-sort") == "descending"
+        with page.expect_download() as table:
+            page.locator(".timeline-answers .action", has_text="CSV").click()
+        lines = Path(table.value.path()).read_text().splitlines()
+        assert lines[0] == "rank,Other compute [ns],All-to-all transfer [ns],Idle: host launch [ns],Idle: other [ns]"
+        assert lines[1].split(",")[1] == "80000"
+        with page.expect_download() as picture:
+            page.locator(".timeline-bar .action", has_text="PNG").click()
+        assert picture.value.suggested_filename == "moescope-timeline.png"
+        fine(watched, address)
+
+
+def test_a_link_to_another_moment_leads_there_and_the_tab_back(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/two/timeline?t=1020000-1060000", ".timeline-canvas")
+        until(watched, "document.getElementById('timeline')?.moescope?.view.t1 === 60000")
+        page.keyboard.press("w")
+        closer = state(watched)["view"]
+        page.wait_for_timeout(300)
+        page.locator("nav a", has_text="Run").click()
+        page.locator("#sources").wait_for()
+        page.locator("nav a", has_text="Timeline").click()
+        until(watched, "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0")
+        assert state(watched)["view"] == pytest.approx(closer, abs=1.0)
+        page.locator("nav a", has_text="Verdict").click()
+        page.locator(".finding a", has_text="timeline").first.click()
+        until(watched, "document.getElementById('timeline')?.moescope?.stats.firstTileMs > 0")
+        asked = page.evaluate("new URLSearchParams(location.search).get('t')").split("-")
+        view = state(watched)["view"]
+        assert view["t1"] - view["t0"] == pytest.approx(int(asked[1]) - int(asked[0]), abs=2.0)
+        fine(watched, address)
+
+
+def test_verdict_is_there_before_the_frame(browser: Browser, address: str) -> None:
+    with fresh_page(browser) as watched:
+        page = watched.page
+        visit(watched, address, "/r/skewed/verdict", ".finding")
+        page.route("**/_dash-component-suites/**", lambda route: route.abort())
+        page.goto(address + "/r/skewed/verdict")
+        page.locator("#page-early .finding").first.wait_for()
+        assert "Rank 2 holds the hot experts" in page.locator(".finding h3").first.inner_text()
+        assert page.locator("#page-early .finding").count() <= 5
+
+
 def test_timeline_pins_filters_and_links_waits(browser: Browser, address: str) -> None:
     with fresh_page(browser) as watched:
         page = watched.page

@@ -102,6 +102,17 @@ def test_verdict_shows_findings_with_links_to_evidence(client: FlaskClient) -> N
     assert "nothing in this input supports one" in json.dumps(page(client, "/r/bare/verdict"))
 
 
+def test_early_verdict_has_the_page_s_own_texts(client: FlaskClient) -> None:
+    body = client.get("/early/skewed", headers=HOST).get_json()
+    shown = json.dumps(page(client, "/r/skewed/verdict"), ensure_ascii=False)
+    for finding in body["findings"]:
+        assert json.dumps(finding["claim"], ensure_ascii=False) in shown
+        assert json.dumps(finding["cost"], ensure_ascii=False) in shown or not finding["cost"]
+    assert next(label for label, _ in body["facts"]) == "Step"
+    assert client.get("/early/nowhere", headers=HOST).status_code == 204
+    assert client.get("/early/", headers=HOST).status_code == 204  # several runs: the front page is theirs
+
+
 def test_nothing_is_drawn_before_the_theme_is_known(client: FlaskClient) -> None:
     assert page(client, "/r/skewed/verdict", theme=None) == {}
 

@@ -2,15 +2,20 @@
 // frame draws it anew (the run has gone on), the new one shows what the old one showed.
 ((root) => {
   const PATH = /^\/r\/([^/]+)\/timeline$/;
+  let written = null; // the address as the current timeline knows it
   const address = {
     read: () => location.search,
-    write: (query) => history.replaceState(history.state, "", `${location.pathname}?${query}`),
+    write: (query) => {
+      written = `?${query}`;
+      history.replaceState(history.state, "", location.pathname + written);
+    },
   };
   let current = null;
 
   const begin = (node, run, kept) => {
     const made = new root.MoescopeTimeline(node, new root.MoescopeTimelineData(run), { address, kept });
     made.run = run;
+    written = location.search;
     return made;
   };
 
@@ -20,6 +25,7 @@
     place.className = "timeline early";
     current = begin(place, decodeURIComponent(asked[1]), null);
     current.started.catch(() => { place.remove(); });
+    window.moescopeEarly = Promise.race([current.painted, current.started]);
   }
 
   const adopt = (node) => {
@@ -40,7 +46,9 @@
     if (node.moescope?.run === run) return;
     if (place.isConnected && current?.run === run) { adopt(node); return; }
     place.remove();
-    const kept = current?.run === run && current.base && !current.left ? current.keep() : null;
+    // A link to another moment leads there; the page drawn anew, or come back to, shows what it showed.
+    const isSame = location.search === "" || location.search === written;
+    const kept = current?.run === run && current.base && isSame ? current.keep() : null;
     current?.end();
     current = begin(node, run, kept);
     current.started.catch((error) => current.say(`The timeline could not be loaded: ${error.message}`));

@@ -39,6 +39,7 @@
       this.canvas = canvas;
       this.painter = new draw.Painter(canvas);
       this.listen();
+      this.painted = new Promise((resolve) => { this.onPainted = resolve; });
       this.started = this.start(kept);
     }
 
@@ -62,6 +63,7 @@
       this.layOut();
       if (!kept) this.reveal(this.focus);
       this.paint();
+      await this.painted; // what else there is to load comes after the first tile
       await Promise.all(asked.open.filter((rank) => this.ranks.has(rank)).map((rank) => this.openRank(rank)));
       if (kept) this.restore(kept);
       await this.loadRest();
@@ -136,7 +138,7 @@
         this.painter.draw(this);
         const now = performance.now();
         this.stats.repaintMs.push(now - began);
-        if (this.strips) this.stats.firstTileMs ??= now - this.began;
+        if (this.strips && this.stats.firstTileMs === null) { this.stats.firstTileMs = now - this.began; this.onPainted(); }
         this.data.want(this.view, this.painter.plot, this.painter.visible(this));
         this.settle();
       });
