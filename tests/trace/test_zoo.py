@@ -116,6 +116,36 @@ def test_what_is_written(quirk: str, tmp_path: Path) -> None:
     assert told(open_files(tmp_path, {name: content})) == expected
 
 
+def with_info(**info: object) -> str:
+    """A trace whose metadata stands after the events."""
+    return f'{{"traceEvents": [{K}], {json.dumps(info)[1:]}'
+
+
+GROUPS = [{"pg_name": "20", "pg_desc": "ep", "backend_config": "cuda:nccl", "ranks": [0, 1]}]
+IDENTITY = {
+    "lists": (with_info(distributedInfo={"rank": 1, "world_size": 2, "pg_config": GROUPS}), "1 of 2 on None, GPU, ep 0 1"),
+    "groups before the events": (trace(K, distributedInfo={"rank": 1, "world_size": 2, "pg_config": GROUPS}), "1 of 2 on None, GPU, ep 0 1"),
+    "groups as text": (with_info(distributedInfo={"rank": 1, "world_size": 2, "pg_config": json.dumps(GROUPS)}), "1 of 2 on None, GPU, ep 0 1"),
+    "numbers and ranks as text": (with_info(distributedInfo={"rank": "1", "world_size": "2", "pg_config": [GROUPS[0] | {"ranks": "[0, 1]"}]}), "1 of 2 on None, GPU, ep 0 1"),
+    "ranks of text": (with_info(distributedInfo={"rank": 1, "pg_config": [GROUPS[0] | {"ranks": ["0", "1"]}]}), "1 of None on None, GPU, ep 0 1"),
+    "ranks cut after 30": (with_info(distributedInfo={"rank": 1, "pg_config": [GROUPS[0] | {"ranks": "[0, 1, ..., ...]"}]}), "1 of None on None, GPU, ep"),
+    "groups that are none": (with_info(distributedInfo={"rank": 1, "pg_config": "default"}), "1 of None on None, GPU"),
+    "host and device": (with_info(distributedInfo={"rank": 1}, host_name="n7", deviceProperties=[{"id": 0, "name": "B200"}, {"id": 1, "name": "other"}]), "1 of None on n7, B200"),
+    "no metadata": (f"[{K}]", "0 of None on None, GPU"),
+    "no device": (f"[{event('cpu_op')}]", "0 of None on None, CPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("quirk", IDENTITY)
+def test_what_the_metadata_say(quirk: str, tmp_path: Path) -> None:
+    content, expected = IDENTITY[quirk]
+    (one,) = open_files(tmp_path, {"t.json": content}).ranks
+    groups = "".join(
+        f", {group.description} {' '.join(map(str, group.ranks))}".rstrip() for group in one.groups.values()
+    )
+    assert f"{one.rank} of {one.world_size} on {one.host}, {one.device}{groups}" == expected
+
+
 NO_RANK = trace(K, rank=None)
 LATER = trace(event(ts="100"), rank=None)
 NAMES = {
