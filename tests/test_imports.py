@@ -35,13 +35,13 @@ LEFT_OF = {
     "app": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "whatif": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "crosscheck": {"trace"},
-    "trainer": {"hooks", "telemetry"},
+    "trainer": {"hooks", "telemetry", "launch"},
     "simulate": {"hooks", "trace"},
-    "baseline": {"hooks"},
+    "baseline": {"hooks", "launch"},
     "hooks": set(),
 }
 """Room -> the rooms it may import beside itself and the contract. ``cli`` may import all; see below for ``app``."""
-ONLY_IN = {"torch": {"hooks", "trainer", "baseline"}, "dash": {"app"}, "plotly": {"views", "app"}}
+ONLY_IN = {"torch": {"hooks", "trainer", "baseline", "launch"}, "dash": {"app"}, "plotly": {"views", "app"}}
 
 
 def sources() -> list[Path]:

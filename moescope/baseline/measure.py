@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from moescope.baseline.environment import describe_hosts, describe_ranks
 from moescope.baseline.exchanges import measure_collectives
 from moescope.baseline.plan import Plan
 from moescope.baseline.products import measure_products
+from moescope.launch import say, say_nothing
 
 SCHEMA = "moescope.baseline/1"
 TIMEOUT = timedelta(minutes=10)
@@ -82,10 +82,10 @@ def measure(job: Job, device: torch.device) -> None:
         "ranks": ranks,
         "hosts": hosts,
     }
-    say = _say if rank == 0 else _say_nothing
+    tell = say if rank == 0 else say_nothing
     found |= {"gemm": [], "collectives": [], "memory": None, "copies": [], "launch": None}
     for part in plan.parts:
-        say(f"measuring {part}")
+        tell(f"measuring {part}")
         found |= _MEASURES[part](plan, device)
     found["collectives"] += list(job.imported)
     found["seconds"] = round(time.monotonic() - begun, 3)
@@ -106,11 +106,3 @@ _MEASURES: dict[str, Callable[[Plan, torch.device], dict[str, Any]]] = {
     "collectives": lambda plan, device: {"collectives": measure_collectives(plan, device)},
     "copies": _copies,
 }
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _say_nothing(line: str) -> None:
-    del line
