@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from moescope.cli.failon import fail_on_option, met_conditions, tell
-from moescope.cli.options import HostGroups, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
 from moescope.errors import ExitCode
 
 if TYPE_CHECKING:
     from moescope.views.model import Analysis
 
-EXTRAS = ("collectives", "load", "gemms", "memory", "host", "telemetry")
+EXTRAS = ("collectives", "load", "gemms", "memory", "host", "library", "telemetry")
 
 
 class NamesType(click.ParamType[tuple[str, ...]]):
@@ -40,9 +40,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 @json_option
 @click.option("--with", "with_", type=NamesType(), default=(), help=f"Add to the JSON: {', '.join(EXTRAS)}.")
 @reading_options
-@click.option(
-    "--baseline", type=click.Path(path_type=Path), help="Hold the run against this file of moescope baseline."
-)
+@baseline_option
 @click.option("--explain", is_flag=True, help="Print the numbers behind each finding, and where to see them.")
 @click.option("--cross-check", type=click.Choice(["hta"]), help="Run this tool too and explain each difference.")
 @click.option("--hta-python", metavar="PYTHON", help="The Python that has HTA. [default: this one]")

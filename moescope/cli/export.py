@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moescope.cli.options import HostGroups, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
 from moescope.cli.text import printable
 from moescope.errors import ExitCode, MoescopeError
 
@@ -31,6 +31,7 @@ TRACE_NAME = "trace.json.gz"
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @json_option
 @reading_options
+@baseline_option
 def command(
     path: Path,
     *,
@@ -43,6 +44,7 @@ def command(
     rank_regex: str | None,
     workers: int | None,
     cache: bool,
+    baseline: Path | None,
 ) -> int:
     """Write one trace of all ranks on the common clock, for Perfetto, and every table of the analysis.
 
@@ -55,7 +57,15 @@ def command(
     target = out or Path(f"{path.resolve().name or 'moescope'}-export")
     refuse_existing(target, force=force)
     with progress("Exporting") as show:
-        run = Run(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+        run = Run(
+            path,
+            hosts=hosts,
+            rank_regex=rank_regex,
+            workers=workers,
+            cache=cache,
+            baseline=baseline,
+            progress=show,
+        )
         with whole_folder(target) as folder:
             written = [*([write_trace(run, folder, show)] if trace else []), *write_tables(run, folder, tables)]
             sizes = {file: (folder / file).stat().st_size for file in written}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import HostGroups, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
 from moescope.errors import ExitCode
 
 MEGABYTE = 1_000_000
@@ -27,6 +27,7 @@ MEGABYTE = 1_000_000
 )  # fmt: skip
 @json_option
 @reading_options
+@baseline_option
 def command(
     path: Path,
     *,
@@ -39,6 +40,7 @@ def command(
     rank_regex: str | None,
     workers: int | None,
     cache: bool,
+    baseline: Path | None,
 ) -> int:
     """Write one HTML file with the verdict, the timeline, the parts of every rank's step, waits, load, memory and more.
 
@@ -57,10 +59,26 @@ def command(
     target = out or Path(f"{path.resolve().name or 'moescope'}-report.html")
     refuse_existing(target, force=force)
     with progress("Analysing") as show:
-        analysis = analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+        analysis = analyze(
+            path,
+            hosts=hosts,
+            rank_regex=rank_regex,
+            workers=workers,
+            cache=cache,
+            baseline=baseline,
+            progress=show,
+        )
 
     def timeline(shown: Analysis, rename: Callable[[str], str]) -> Timeline:
-        return open_timeline(path, shown, hosts=hosts, rank_regex=rank_regex, workers=workers, rename=rename)
+        return open_timeline(
+            path,
+            shown,
+            hosts=hosts,
+            rank_regex=rank_regex,
+            workers=workers,
+            baseline=baseline,
+            rename=rename,
+        )
 
     done = write_report(
         analysis,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import HostGroups, reading_options
+from moescope.cli.options import HostGroups, baseline_option, reading_options
 from moescope.errors import ExitCode, InputUnreadableError
 
 
@@ -18,6 +18,7 @@ from moescope.errors import ExitCode, InputUnreadableError
 @click.option("--follow-links", is_flag=True, help="Read what links that lead out of the folders point at.")
 @click.option("--open/--no-open", "open_", default=False, help="Open the browser. [default: no]")
 @reading_options
+@baseline_option
 def command(
     paths: tuple[Path, ...],
     *,
@@ -30,6 +31,7 @@ def command(
     rank_regex: str | None,
     workers: int | None,
     cache: bool,
+    baseline: Path | None,
 ) -> int:
     """Serve the dashboard for one or more folders on 127.0.0.1 until Ctrl-C.
 
@@ -48,10 +50,20 @@ def command(
     from moescope.views.timeline import Timeline
 
     def analyse(path: Path, show: build.Progress) -> Analysis:
-        return build.analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show)
+        return build.analyze(
+            path,
+            hosts=hosts,
+            rank_regex=rank_regex,
+            workers=workers,
+            cache=cache,
+            baseline=baseline,
+            progress=show,
+        )
 
     def open_timeline(path: Path, analysis: Analysis) -> Timeline:
-        return build.open_timeline(path, analysis, hosts=hosts, rank_regex=rank_regex, workers=workers)
+        return build.open_timeline(
+            path, analysis, hosts=hosts, rank_regex=rank_regex, workers=workers, baseline=baseline
+        )
 
     def announce(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))

@@ -57,6 +57,7 @@ def gemm_view(found: Gemms | None, attribution: Attribution) -> Gemm | None:
         recompute_ns_per_step=round(found.recompute_ns / count),
         covered_share=found.covered_share,
         grouped_saving_ns_per_step=round(found.grouped_saving_ns / count),
+        looped_ns_per_step=round(found.looped_ns / count),
     )
 
 

@@ -110,3 +110,5 @@ class Gemm:
     """Share of the matrix products' time whose shapes are recorded."""
     grouped_saving_ns_per_step: int
     """What one grouped call in place of single experts' calls would save: gaps, and the fixed time of all but one."""
+    looped_ns_per_step: int = 0
+    """What those single calls take; one grouped call would take this less the saving."""

@@ -188,8 +188,11 @@ def losses_panel(analysis: Analysis) -> Panel:
         return Panel(key, title, question, empty=NO_PRODUCTS)
     notes = []
     if gemm.grouped_saving_ns_per_step > 0:
-        saved = duration(gemm.grouped_saving_ns_per_step)
-        notes.append(f"One grouped call in place of a call per expert would save {saved} per rank and step.")
+        saved, now = gemm.grouped_saving_ns_per_step, gemm.looped_ns_per_step
+        notes.append(
+            f"One grouped call in place of a call per expert would take {duration(max(now - saved, 0))} per rank and "
+            f"step instead of {duration(now)}."
+        )
     table = _loss_table("losses", "rows per expert", rows)
     return Panel(key, title, question, _loss_reading(gemm), (table,), notes=tuple(notes))
 

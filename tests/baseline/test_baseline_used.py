@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from click.testing import CliRunner
 from tiny_trace import TinyRank, write
 
 import moescope
+from moescope.cli import main
 from moescope.cli.analyze import command
-from moescope.errors import InputUnreadableError
+from moescope.errors import ExitCode, InputUnreadableError
 from moescope.findings.model import Finding
 from moescope.views.build import analyze
+from moescope.views.model import Analysis
 
 US = 1000
 ROWS = 1000
@@ -99,3 +102,25 @@ def test_the_command_takes_a_baseline_and_refuses_what_is_none(tmp_path: Path) -
     bad.write_text("{}", encoding="utf-8")
     with pytest.raises(InputUnreadableError, match="no baseline"):
         analyze(folder, baseline=bad)
+
+
+def test_report_and_export_take_a_baseline(tmp_path: Path) -> None:
+    folder, file = run(tmp_path, exchange_us=118), str(baseline(tmp_path))
+    page = tmp_path / "report.html"
+    options = ["--no-cache", "--baseline", file]
+    assert main(["report", str(folder), "-o", str(page), *options]) == ExitCode.DONE
+    assert "times what the baseline" in page.read_text(encoding="utf-8")
+    tables = tmp_path / "tables"
+    assert main(["export", str(folder), "-o", str(tables), "--tables", "csv", "--no-trace", *options]) == ExitCode.DONE
+    assert "slow-network" in (tables / "findings.csv").read_text(encoding="utf-8")
+
+
+def test_serve_analyses_against_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, seen = run(tmp_path, exchange_us=118), []
+
+    def serve(paths: list[Path], analyse: Callable[..., Analysis], *_: object, **__: object) -> None:
+        seen.append(analyse(paths[0], lambda *_: None))
+
+    monkeypatch.setattr("moescope_app.serving.serve", serve)
+    assert main(["serve", str(folder), "--no-cache", "--baseline", str(baseline(tmp_path))]) == ExitCode.DONE
+    assert "slow-network" in [finding.code for finding in seen[0].findings]

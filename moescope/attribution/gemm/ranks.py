@@ -58,6 +58,8 @@ class Gemms:
     """Time of recomputed matrix operations, summed over ranks and steps."""
     covered_share: float
     """Share of the time of matrix products whose shapes are known."""
+    looped_ns: int
+    """Time of single experts' calls, of which several make up a layer's product, with the gaps between them, summed."""
     grouped_saving_ns: float
     """What one grouped call per layer, microbatch and weight would save over single experts' calls, summed: the gaps
     between them and the fixed time of all but one."""
@@ -90,6 +92,7 @@ def gemms(
         return None
     fitted = curves(calls)
     experts = calls.filter("is_expert")
+    looped, saving = _grouped_saving(experts, fitted)
     median = experts["rows"].median()
     timed = sum(int(profile.gemms["kernel_ns"].sum()) for profile in profiles)
     labelled = sum(profile.gemm_compute_ns for profile in profiles)
@@ -103,7 +106,8 @@ def gemms(
         rows_median=float(median) if isinstance(median, int | float) else None,
         recompute_ns=sum(int(p.gemms.filter("is_recompute")["kernel_ns"].sum()) for p in profiles),
         covered_share=min(timed / labelled, 1.0) if labelled else 1.0,
-        grouped_saving_ns=_grouped_saving(experts, fitted),
+        looped_ns=looped,
+        grouped_saving_ns=saving,
     )
 
 
@@ -139,14 +143,15 @@ def _flops(calls: pl.DataFrame, device: str) -> pl.DataFrame:
     return table.with_columns(peak_flops_per_ns=pl.lit(top, pl.Float64))
 
 
-def _grouped_saving(experts: pl.DataFrame, fitted: Sequence[Curve]) -> float:
+def _grouped_saving(experts: pl.DataFrame, fitted: Sequence[Curve]) -> tuple[int, float]:
+    """(time of single experts' calls, what one grouped call in place of each loop would save), ns."""
     fixed = {(c.n, c.k, c.dtype): max(c.fixed_ns, 0.0) for c in fitted if c.kind == "gemm" and c.fixed_ns is not None}
     schema = {"n": pl.Int64, "k": pl.Int64, "dtype": pl.String, "fixed_ns": pl.Float64}
     table = pl.DataFrame([(*key, value) for key, value in fixed.items()], schema=schema, orient="row")
     single = experts.filter((pl.col("kind") == "gemm") & pl.col("layer").is_not_null())
     loops = single.group_by("rank", "step", "layer", "microbatch", "phase", "backward", "n", "k", "dtype").agg(
-        count=pl.len(), gap_ns=pl.col("gap_ns").sum()
+        count=pl.len(), gap_ns=pl.col("gap_ns").sum(), time_ns=pl.col("time_ns").sum()
     )
     loops = loops.filter(pl.col("count") > 1).join(table, on=["n", "k", "dtype"], how="left")
     saved = pl.col("gap_ns") + (pl.col("count") - 1) * pl.col("fixed_ns").fill_null(0.0)
-    return float(loops.select(saved.sum()).item())
+    return int(loops["time_ns"].sum()), float(loops.select(saved.sum()).item())
