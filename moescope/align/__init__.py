@@ -56,7 +56,7 @@ def align_ranks(
     rows = infer_phases(_on_common_clock(matched.rows, clocks))
     contradicted = contradictions(rows, host_of_rank)
     clocks = tuple(_contradicted(clock, contradicted) for clock in clocks)
-    waits = with_waits(rows, host_of_rank, transfers, link_rates)
+    waits = with_waits(_not_before_launch(rows), host_of_rank, transfers, link_rates)
     rows = _with_uncertainty(waits.rows, clocks)
     disagreement = clock_free_disagreement_ns(rows)
     return Alignment(
@@ -69,6 +69,12 @@ def align_ranks(
         contradictions=contradicted,
         slow_links=waits.slow_links,
     )
+
+
+def _not_before_launch(rows: pl.DataFrame) -> pl.DataFrame:
+    """Starts put off to the launch where the profiler recorded a kernel as earlier (pytorch/kineto#1380)."""
+    early_ns = (pl.col("launch_ns") - pl.col("local_start_ns")).fill_null(0)
+    return rows.with_columns(start_ns=pl.col("start_ns") + early_ns.clip(0, pl.col("end_ns") - pl.col("start_ns")))
 
 
 def _contradicted(clock: HostClock, found: Sequence[Contradiction]) -> HostClock:

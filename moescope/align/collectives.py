@@ -39,6 +39,15 @@ PART_OF_KIND = {
 SYNCHRONISING = frozenset({"all_to_all", "all_reduce", "all_gather", "reduce_scatter", "barrier"})
 """Kinds in which no rank can finish before every rank with data for it has begun."""
 
+FROM_ROOT = frozenset({"broadcast", "scatter"})
+"""Kinds in which a rank waits for the root alone, and the root for nobody."""
+
+TO_ROOT = frozenset({"reduce", "gather"})
+"""Kinds in which the root waits for all, and the others for nobody."""
+
+ROOT_ARGUMENT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
+"""Position of the root, as a number within the group, among the arguments of a ``c10d`` call of each kind."""
+
 ITEM_BYTES = {
     "double": 8, "float64": 8, "long": 8, "longint": 8, "int64": 8, "complexfloat": 8,
     "float": 4, "float32": 4, "int": 4, "int32": 4,
@@ -101,6 +110,16 @@ def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], 
     if len(lists) != 2 or not lists[0] or dims is None:
         return None
     return lists[1], lists[0]
+
+
+def concrete_root(name: str, concrete: str | None) -> int | None:
+    """The root, as a number within the group, from a ``c10d`` call's concrete inputs; None where there is none."""
+    position = ROOT_ARGUMENT.get(kind_of(name))
+    values = _parse_list(concrete)
+    if position is None or position >= len(values):
+        return None
+    text = str(values[position])
+    return int(text) if text.isdigit() else None
 
 
 def _parse_list(text: object) -> list[Any]:

@@ -12,7 +12,14 @@ from typing import Any
 
 import polars as pl
 
-from moescope.align.collectives import concrete_splits, first_dtype, first_tensor_elements, item_bytes, kinds_of
+from moescope.align.collectives import (
+    concrete_root,
+    concrete_splits,
+    first_dtype,
+    first_tensor_elements,
+    item_bytes,
+    kinds_of,
+)
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
 
@@ -20,10 +27,11 @@ SCHEMA: dict[str, Any] = {
     "event": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64, "launch_ns": pl.Int64, "kind": pl.String,
     "stream": pl.Int64, "group_name": pl.String, "group_description": pl.String, "group_ranks": pl.List(pl.Int64),
     "group_size": pl.Int64, "seq": pl.Int64, "dtype": pl.String, "send_bytes": pl.Int64, "recv_bytes": pl.Int64,
-    "in_splits": pl.List(pl.Int64), "out_splits": pl.List(pl.Int64),
+    "in_splits": pl.List(pl.Int64), "out_splits": pl.List(pl.Int64), "root": pl.Int64,
     "layer": pl.Int32, "microbatch": pl.Int32, "phase": pl.String, "backward": pl.Boolean,
 }  # fmt: skip
-"""One row per collective of one rank, local clock, in order of start. Splits are rows (tokens) per peer."""
+"""One row per collective of one rank, local clock, in order of start. Splits are rows (tokens) per peer.
+``root``: the group's number of the rank that a broadcast comes from or a reduction goes to, null where not recorded."""
 
 ARGUMENTS = ("collective", "dtype", "in_nelems", "out_nelems", "group_size", "seq", "group_name",
              "group_description", "group_ranks", "in_splits", "out_splits")  # fmt: skip
@@ -67,6 +75,7 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
             "dtype": merged["dtype"].fill_null(called["dtype"]),
             "in_splits": merged["in_splits"].fill_null(called["in_splits"]),
             "out_splits": merged["out_splits"].fill_null(called["out_splits"]),
+            "root": called["root"],
         }
     )
 
@@ -96,6 +105,7 @@ def _host_calls(events: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.
             "out_nelems": calls["out_nelems"].fill_null(backend["in_nelems"]),
             "in_splits": calls["in_splits"],
             "out_splits": calls["out_splits"],
+            "root": calls["root"],
         }
     )
 
@@ -136,6 +146,9 @@ def _c10d_calls(events: pl.DataFrame) -> pl.DataFrame:
             "out_nelems": received,
             "in_splits": pl.Series([pair and pair[0] for pair in splits], dtype=pl.List(pl.Int64)),
             "out_splits": pl.Series([pair and pair[1] for pair in splits], dtype=pl.List(pl.Int64)),
+            "root": pl.Series(
+                [concrete_root(*call) for call in zip(name, calls["concrete_inputs"], strict=True)], dtype=pl.Int64
+            ),
         }
     )
 
@@ -178,6 +191,7 @@ def _host_rows(events: pl.DataFrame) -> pl.DataFrame:
         dtype="dtype",
         in_splits=pl.when("issued").then("in_splits"),
         out_splits=pl.when("issued").then("out_splits"),
+        root=pl.when("issued").then("root"),
     )
 
 

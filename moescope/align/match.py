@@ -33,7 +33,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """``rows``: the input's rows with ``instance`` (Int64) and ``sequence`` (Int64, order within the group) added."""
+    """``rows``: the input's rows with ``instance`` (Int64), ``sequence`` (Int64, order within the group) and ``events``
+    (of all kernels of the collective on that rank) added."""
 
     rows: pl.DataFrame
     refusals: tuple[Refusal, ...]
@@ -48,7 +49,9 @@ def match(rows: pl.DataFrame) -> Matched:
     transfers are left out: they belong to pairs, not to groups.
     """
     kept, refusals, next_instance = [], [], 0
-    rows = rows.filter(pl.col("kind") != "p2p").with_columns(step_key=pl.col("step").fill_null(-1))
+    rows = rows.filter(pl.col("kind") != "p2p").with_columns(
+        step_key=pl.col("step").fill_null(-1), events=pl.concat_list("event")
+    )
     rows = _with_channel(rows)
     for _, group in rows.group_by(["members", "channel"], maintain_order=True):
         part = _match_group(group.sort("rank", "start_ns"), next_instance)
@@ -113,7 +116,10 @@ def _match_group(group: pl.DataFrame, first_instance: int) -> pl.DataFrame:
 def _by_sequence_number(group: pl.DataFrame, first_instance: int) -> pl.DataFrame:
     """Rows of one rank with the same number are kernels of one collective and become one row."""
     merged = group.group_by(["rank", "window", "seq", "kind"], maintain_order=True).agg(
-        pl.col("start_ns").min(), pl.col("end_ns").max(), pl.exclude("start_ns", "end_ns").first()
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        pl.exclude("start_ns", "end_ns", "events").first(),
+        events=pl.col("event"),
     )
     numbered = merged.with_columns(
         instance=first_instance + (pl.struct("window", "seq", "kind").rank("dense").cast(pl.Int64) - 1)

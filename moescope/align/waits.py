@@ -10,6 +10,7 @@ import polars as pl
 
 from moescope.align.collectives import SYNCHRONISING
 from moescope.align.links import SlowLink, find_slow_links
+from moescope.align.roots import with_roots
 from moescope.align.transfer import TransferModel, calm, fit_transfer
 from moescope.align.volume import with_volume
 
@@ -45,7 +46,7 @@ def with_waits(
         .then(pl.lit("across hosts"))
         .otherwise(pl.lit("within host")),
     )
-    rows = _latest(rows)
+    rows = with_roots(_latest(rows))
     duration = pl.col("end_ns") - pl.col("start_ns")
     synchronising = pl.col("kind").is_in([*SYNCHRONISING, "broadcast", "gather", "scatter", "reduce", "other"])
     rows = rows.with_columns(
@@ -56,7 +57,7 @@ def with_waits(
         transfer_ns=duration - pl.col("arrival_wait_ns"),
         late_rank=pl.when(pl.col("arrival_wait_ns") > 0).then(pl.col("late_rank")),
         is_last=(pl.col("rank") == pl.col("last_rank"))
-        & (pl.col("start_ns").min().over("instance") < pl.col("latest_ns")),
+        & (pl.col("start_ns").min().over("instance") < pl.col("start_ns").max().over("instance")),
     )
     rows = with_volume(rows, host_of_rank)
     ends = calm(_ends(rows))

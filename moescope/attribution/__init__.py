@@ -9,6 +9,7 @@ import polars as pl
 
 from moescope.align import Alignment
 from moescope.attribution.causes import summarise
+from moescope.attribution.critical_path import CriticalPath, critical_path
 from moescope.attribution.delays import charge_waits, excesses
 from moescope.attribution.expert_work import RowCost, expected_ns, expert_work, row_costs, work_ns
 from moescope.attribution.parts import rank_parts
@@ -17,7 +18,7 @@ from moescope.attribution.spans import spans
 from moescope.attribution.timeline import Timeline, timelines
 from moescope.attribution.transfers import transfer_causes
 
-__all__ = ["Attribution", "RankProfile", "attribute", "profile_rank"]
+__all__ = ["Attribution", "CriticalPath", "RankProfile", "attribute", "profile_rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Attribution:
     num_steps: int
     step_ns: float
     """Mean over steps of the longest rank's window."""
+    path: CriticalPath | None = None
+    """None where no collective ties the ranks together."""
 
 
 def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribution:
@@ -53,4 +56,5 @@ def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribut
     causes = summarise(charges, transfers, len(lines), num_steps, is_modelled=bool(alignment.models))
     mean_step = windows["window_ns"].mean()
     step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0
-    return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns)
+    path = critical_path(rows, spent, deviation, transfers, lines=lines, num_steps=num_steps)
+    return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns, path)

@@ -95,13 +95,13 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     late = rows["late_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
     wait = rows["arrival_wait_ns"].to_numpy().astype(np.float64)
     exposed = np.minimum(rows["removable_wait_ns"].to_numpy(), rows["exposed_wait_ns"].to_numpy()).astype(np.float64)
-    is_held = _is_held(rows)
-    link, volume = _transfer_deviation(rows.with_columns(is_held=is_held))
+    held_rows = is_held(rows)
+    link, volume = transfer_deviation(rows.with_columns(is_held=held_rows))
     bottleneck = (
         rows["bottleneck_rank"].replace_strict(position, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
     )
     bottleneck = np.where(bottleneck >= 0, bottleneck, rank)
-    held = is_held.to_numpy()
+    held = held_rows.to_numpy()
     path = np.zeros((len(ranks), len(ranks), len(Excess)))
     every = np.arange(len(ranks))
     path[every, every, Excess.UNKNOWN] = _late_beginning(begin_ns, ranks)
@@ -132,7 +132,7 @@ def _late_beginning(begin_ns: Mapping[int, int], ranks: list[int]) -> FloatArray
     return deviation
 
 
-def _is_held(rows: pl.DataFrame) -> pl.Series:
+def is_held(rows: pl.DataFrame) -> pl.Series:
     """Whether a row's end was put off by the late rank, so that its path goes on from there.
 
     A rank whose own transfers with those already there last as long anyway waits without losing by it; its path goes on
@@ -142,7 +142,7 @@ def _is_held(rows: pl.DataFrame) -> pl.Series:
     return rows.select(pl.col("is_blocking") & (share >= HELD_SHARE)).to_series()
 
 
-def _transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
+def transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
     """Each row's transfer against the median of the same turn, ns: (what its links, what its volume adds to a path).
 
     A transfer begins where the path goes on: at the last arrival, at its own for a rank that it did not hold. The

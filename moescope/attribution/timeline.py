@@ -100,9 +100,16 @@ def _cut_communication(profile: RankProfile, collectives: pl.DataFrame) -> pl.Da
         .then(int(Activity.TOKEN_WORK))
         .otherwise(pl.col("label").cast(pl.Int64).replace_strict(activity, return_dtype=pl.Int64)),
     )
-    waits = collectives.select("event", "removable_wait_ns", "arrival_wait_ns").unique("event")
-    known = profile.instances.select("event", begun="start_ns").with_row_index("instance")
-    known = known.with_columns(pl.col("instance").cast(pl.Int64)).join(waits, on="event", how="left").fill_null(0)
+    waits = collectives.select("removable_wait_ns", "arrival_wait_ns", begun="local_start_ns", event="events")
+    waits = waits.explode("event").unique("event")  # several kernels may be one collective
+    known = profile.instances.select("event", "start_ns").with_row_index("instance")
+    known = known.with_columns(pl.col("instance").cast(pl.Int64)).join(waits, on="event", how="left")
+    known = known.select(
+        "instance",
+        begun=pl.col("begun").fill_null(pl.col("start_ns")),
+        removable_wait_ns=pl.col("removable_wait_ns").fill_null(0),
+        arrival_wait_ns=pl.col("arrival_wait_ns").fill_null(0),
+    )
     cut = segments.filter(comm).join(known, on="instance", how="left", maintain_order="left")
     first = (pl.col("begun") + pl.col("removable_wait_ns")).clip(pl.col("start_ns"), pl.col("end_ns"))
     second = (pl.col("begun") + pl.col("arrival_wait_ns")).clip(pl.col("start_ns"), pl.col("end_ns"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 from rich.table import Table
 from rich.text import Text
@@ -159,6 +160,27 @@ def clock_table(analysis: Analysis) -> Table | None:
         )
     if len(analysis.clock) > MAX_ROWS:
         table.caption = Text(f"{MAX_ROWS} of {len(analysis.clock)} hosts")
+    return table
+
+
+def path_table(analysis: Analysis) -> Table | None:
+    """Return what the critical path consists of and what it would be shorter by without each cause."""
+    path = analysis.critical_path
+    if path is None:
+        return None
+    table = new_table("part", "ms/step", "of it", "cause", "rank", "ms/step", "of it", left=(0, 3))
+    parts = sorted(path.parts_ns.items(), key=lambda item: -item[1])
+    rest = path.length_ns - sum(cause.ns_per_step for cause in path.causes)
+    shown = [(c.cause.replace("_", " "), "" if c.rank is None else str(c.rank), c.ns_per_step) for c in path.causes]
+    causes = [("what any rank would do", "", rest), *shown[:MAX_ROWS]]
+    for part, cause in zip_longest([item for item in parts if item[1]], causes):
+        left = (part[0], milliseconds(part[1]), percent(part[1] / path.length_ns)) if part else ("", "", "")
+        right = (cause[0], cause[1], milliseconds(cause[2]), percent(cause[2] / path.length_ns)) if cause else ("",) * 4
+        table.add_row(*left, *right)
+    most = ", ".join(
+        f"rank {one.rank} {percent(one.ns_per_step / path.length_ns)}" for one in path.ranks[:NUM_EXTREMES]
+    )
+    table.caption = Text(f"on {most}{', ...' if len(path.ranks) > NUM_EXTREMES else ''}")
     return table
 
 

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from moescope.cli.tables import clock_table, load_table, parts_table, waits_table
+from moescope.cli.tables import clock_table, load_table, parts_table, path_table, waits_table
 from moescope.cli.text import console, printable, rank_names
 from moescope.findings import Finding
 from moescope.views.links import moment_text, numbers
@@ -34,6 +34,7 @@ def blocks(analysis: Analysis, *, explain: bool = False) -> Iterator[RenderableT
     for title, table in (
         ("Step by rank, ms per step", parts_table(analysis)),
         ("Waits, ms per step", waits_table(analysis)),
+        ("Critical path across ranks", path_table(analysis)),
         ("Clocks", clock_table(analysis)),
         (load_title(analysis), load_table(analysis)),
     ):

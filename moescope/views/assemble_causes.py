@@ -7,6 +7,10 @@ import polars as pl
 from moescope.align import Alignment
 from moescope.attribution import Attribution
 from moescope.views.model import Cause, Wait, WaitEdge
+from moescope.views.model_path import CriticalPath, PathCause, PathRank
+
+MIN_PATH_SHARE = 0.001
+"""Causes with a smaller share of the step are left out of the path's."""
 
 
 def waits(alignment: Alignment) -> tuple[Wait, ...]:
@@ -51,6 +55,26 @@ def causes(attribution: Attribution, alignment: Alignment) -> tuple[Cause, ...]:
         for (cause, culprit, layer, cost), whole in zip(
             table.select("cause", "culprit", "layer", "cost_ns").rows(), charged, strict=True
         )
+    )
+
+
+def critical_path(attribution: Attribution) -> CriticalPath | None:
+    """The step's critical path; None without collectives."""
+    path, step_ns = attribution.path, attribution.step_ns
+    if path is None or step_ns <= 0:
+        return None
+    ranks = sorted(path.ranks_ns.items(), key=lambda item: -item[1])
+    causes = sorted(path.causes_ns.items(), key=lambda item: -item[1])
+    return CriticalPath(
+        length_ns=round(path.length_ns),
+        parts_ns=dict(zip(path.parts_ns, _whole(list(path.parts_ns.values())), strict=True)),
+        ranks=tuple(PathRank(rank, round(ns), ns / step_ns) for rank, ns in ranks),
+        causes=tuple(
+            PathCause(cause, rank, round(ns), ns / step_ns)
+            for (cause, rank), ns in causes
+            if ns >= MIN_PATH_SHARE * step_ns
+        ),
+        changes_per_step=path.num_changes,
     )
 
 

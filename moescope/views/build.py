@@ -20,7 +20,7 @@ from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
 from moescope.views.assemble import clocks, provenance, rank_steps, sources, steps, telemetry_steps
-from moescope.views.assemble_causes import causes, wait_edges, waits
+from moescope.views.assemble_causes import causes, critical_path, wait_edges, waits
 from moescope.views.assemble_collectives import collectives
 from moescope.views.assemble_gemm import find_gemms, gemm_view
 from moescope.views.assemble_host import host_view
@@ -187,6 +187,7 @@ def _assemble(
         waits=waits(alignment),
         wait_edges=wait_edges(alignment, attribution.num_steps),
         causes=causes(attribution, alignment),
+        critical_path=critical_path(attribution),
         findings=findings(inputs),
         missing=missing(
             directory, telemetry, profiles, alignment=alignment, counts=counts, snapshots=unread, world_size=world_size

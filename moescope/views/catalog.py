@@ -11,6 +11,7 @@ from moescope.views import (
     panels_host,
     panels_load,
     panels_memory,
+    panels_path,
     panels_router,
     panels_run,
     panels_step,
@@ -21,6 +22,7 @@ from moescope.views.panels import Panel
 PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "parts": panels_step.parts_panel,
     "causes": panels_step.causes_panel,
+    "path": panels_path.path_panel,
     "steps": panels_step.steps_panel,
     "waits": panels_comm.waits_panel,
     "edges": panels_comm.edges_panel,

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 INVENTORY_SCHEMA = "moescope.inventory/1"
 COMPARISON_SCHEMA = "moescope.comparison/1"
 BASELINE_COMPARISON_SCHEMA = "moescope.baseline-comparison/1"
-SECTIONS = ("steps", "ranks", "clock", "waits", "wait_edges", "causes", "findings", "missing", "sources")
+SECTIONS = (
+    "steps",
+    "ranks",
+    "clock",
+    "waits",
+    "wait_edges",
+    "causes",
+    "critical_path",
+    "findings",
+    "missing",
+    "sources",
+)
 """What every object holds."""
 EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "host", "telemetry")
 """What is printed when asked for, because it grows with the number of events."""

@@ -15,6 +15,7 @@ from moescope.findings.model import Finding
 from moescope.views.model_gemm import Gemm
 from moescope.views.model_host import Host
 from moescope.views.model_memory import MemoryUse
+from moescope.views.model_path import CriticalPath
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 SCHEMA = "moescope.analysis/1"
@@ -309,3 +310,5 @@ class Analysis:
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     routers: tuple[RouterLayer, ...] = ()
     traffic: tuple[HostTraffic, ...] = ()
+    critical_path: CriticalPath | None = None
+    """What the step's length hangs on; None where no collective ties the ranks together."""

@@ -101,6 +101,7 @@ def test_kernels_of_one_collective_are_one_arrival_and_one_end() -> None:
     rows = [collective(0, 0, 10, seq=4), collective(0, 12, 30, seq=4), collective(1, 3, 31, seq=4)]
     found = match(table(rows))
     assert found.rows.select("rank", "start_ns", "end_ns").rows() == [(0, 0, 30), (1, 3, 31)]
+    assert found.rows["events"].to_list() == [[0, 1], [2]]
 
 
 def test_groups_with_the_same_ranks_count_apart() -> None:

@@ -13,7 +13,7 @@ from tiny_moe import ALPHA_NS, NS_PER_BYTE, NS_PER_ROW, Matrix, balanced, play
 from tiny_rows import ROW_BYTES
 from tiny_trace import write
 
-from moescope.attribution.delays import _transfer_deviation
+from moescope.attribution.delays import transfer_deviation
 from moescope.views.build import analyze
 from moescope.views.model import Analysis
 
@@ -163,10 +163,10 @@ def test_without_a_link_model_a_longer_transfer_is_the_links_not_the_volumes() -
     table = {"step": [0, 0], "turn": [0, 0], "kind": ["all_to_all"] * 2, "transfer_ns": [100, 300]}
     table |= {"arrival_wait_ns": [0, 0], "is_blocking": [True, True], "is_held": [False, False]}
     unmodelled = pl.DataFrame({**table, "even_links_ns": pl.Series([None, None], dtype=pl.Float64)})
-    link, volume = _transfer_deviation(unmodelled)
+    link, volume = transfer_deviation(unmodelled)
     assert link.tolist() == [-100, 100]
     assert volume.tolist() == [0, 0]
     modelled = pl.DataFrame({**table, "even_links_ns": [100.0, 250.0]})
-    link, volume = _transfer_deviation(modelled)
+    link, volume = transfer_deviation(modelled)
     assert volume.tolist() == [-75, 75]
     assert link.tolist() == [-25, 25]

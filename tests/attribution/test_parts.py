@@ -132,3 +132,43 @@ def test_waiting_that_overlapped_with_data_is_a_part_of_its_own(tmp_path: Path) 
     parts = analyze(write(ranks, tmp_path), cache=False).ranks[0].parts_ns
     assert parts["comm.all_to_all.wait_removable"] == pytest.approx(1_000, abs=5)
     assert parts["comm.all_to_all.wait_overlapped"] == pytest.approx(1_000, abs=5)
+
+
+def test_a_wait_reaches_over_all_kernels_of_its_collective(tmp_path: Path) -> None:
+    """Rank 0's reduction is two kernels, 1-3 us and 4-9 us; rank 1 comes at 6 us: 2 + 2 us were waiting."""
+    early, late = TinyRank(0, 2), TinyRank(1, 2)
+    for rank in (early, late):
+        rank.step(0, 0, 10_000)
+    early.reduce(1_000, 2_000, seq=7)
+    early.reduce(4_000, 5_000, seq=7)
+    late.reduce(6_000, 3_000, seq=7)
+    analysis = analyze(write([early, late], tmp_path), cache=False)
+    parts = next(row.parts_ns for row in analysis.ranks if row.rank == 0)
+    assert parts["comm.reduction.wait_removable"] == 4_000
+    assert parts["comm.reduction.transfer"] == 3_000
+
+
+def test_a_kernel_does_not_arrive_before_its_launch(tmp_path: Path) -> None:
+    """Rank 1's kernel is recorded 2 us before the call that launched it: it came at 6 us, not at 4."""
+    early, late = TinyRank(0, 2), TinyRank(1, 2)
+    for rank in (early, late):
+        rank.step(0, 0, 10_000)
+    early.reduce(1_000, 8_000, launched=500)
+    late.reduce(4_000, 5_000, launched=6_000)
+    analysis = analyze(write([early, late], tmp_path), cache=False)
+    assert [rank.arrival_wait_ns for rank in analysis.collectives[0].by_rank] == [5_000, 0]
+
+
+def test_a_lost_collective_does_not_shift_what_ranks_are_compared_at(tmp_path: Path) -> None:
+    """Rank 2 lost its first reduction. All later ones are compared turn by turn, so that nobody looks slow."""
+    ranks = [TinyRank(rank, 4) for rank in range(4)]
+    for rank in ranks:
+        rank.step(0, 0, 100_000)
+        for turn in range(6):
+            rank.kernel("gemm", 15_000 * turn, 1_000 * (turn + 1))
+            if (rank.rank, turn) != (2, 0):
+                rank.reduce(15_000 * turn + 1_000 * (turn + 1), 2_000, elements=100 + turn)
+    analysis = analyze(write(ranks, tmp_path), cache=False)
+    path = analysis.critical_path
+    assert path is not None
+    assert [cause for cause in path.causes if cause.cause == "slow_rank"] == []
