@@ -117,9 +117,21 @@ def _on_cluster(jobs: list[Job], patterns: Patterns, scheduler: str) -> Outcomes
         try:
             for future in distributed.as_completed(futures, loop=client.loop):
                 place = futures[future]
-                yield place, _seen_here(jobs[place], future.result())
+                yield place, _seen_here(jobs[place], _answer(jobs[place], future))
         finally:
             client.cancel(list(futures))
+
+
+def _answer(job: Job, future: Any) -> dict[str, Any]:
+    """What a worker made of the file; whatever went wrong on the way is the cluster's."""
+    try:
+        return dict(future.result())
+    except Exception as error:
+        raise MoescopeError(
+            f"the cluster could not read {job.relative}: {error}",
+            hint="its workers need this version of moescope and memory for the largest file; their logs say more",
+            code="cluster-failed",
+        ) from error
 
 
 def _seen_here(job: Job, metadata: dict[str, Any]) -> dict[str, Any]:

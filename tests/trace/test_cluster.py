@@ -14,7 +14,7 @@ from trace_zoo import event, open_files, told, trace
 
 from moescope.cli import main
 from moescope.errors import ExitCode, MoescopeError
-from moescope.trace import open_directory
+from moescope.trace import open_directory, reading
 
 distributed = pytest.importorskip("distributed", reason="the package distributed (extra cluster) is not installed")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -55,12 +55,17 @@ def test_two_workers_read_what_one_process_reads(folder: Path, address: str) -> 
 
 
 def test_a_command_reads_on_the_cluster(folder: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    nowhere = "tcp://127.0.0.1:9"
-    assert main(["doctor", str(folder), "--json", "--scheduler", nowhere]) == ExitCode.USAGE
-    assert "no Dask scheduler answers" in capsys.readouterr().out
     assert main(["doctor", str(folder), "--json", "--scheduler", address]) == ExitCode.DONE
     assert len(json.loads(capsys.readouterr().out)["traces"]) == 6
-    assert main(["doctor", str(folder), "--json", "--scheduler", nowhere]) == ExitCode.DONE  # from the store
+
+
+def test_what_goes_wrong_on_the_cluster_is_said(folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that cannot do its task, here for want of its function."""
+    monkeypatch.setattr(reading, "read_job", os.kill)
+    with pytest.raises(MoescopeError, match=r"the cluster could not read rank\d.json.gz") as caught:
+        open_directory(folder, scheduler=address)
+    assert caught.value.code == "cluster-failed"
+    assert caught.value.hint
 
 
 def test_an_interrupt_ends_the_reading_and_not_the_cluster(folder: Path, address: str) -> None:
