@@ -13,6 +13,7 @@ from moescope.views.links import cost
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel, Table
 from moescope.views.panels_compare import COMPARE_PANELS
+from moescope.views.panels_runs import runs_panel
 from moescope.views.panels_step import headline
 from moescope.views.theme import theme_css
 from moescope.views.timeline.script import script, style
@@ -89,7 +90,9 @@ def analysed(runs: Runs, slug: str) -> Analysis:
 
 
 def _panel(runs: Runs, slug: str, key: str) -> Panel:
-    """A panel of one run, or of two whose slugs are joined by a tilde, which no slug holds."""
+    """A panel of one run, or of several whose slugs are joined by tildes, which no slug holds."""
+    if key == "runs":
+        return runs_panel([analysed(runs, one) for one in slug.split("~")])
     first, tilde, second = slug.partition("~")
     if tilde:
         make_pair = COMPARE_PANELS.get(key)

@@ -20,16 +20,17 @@ class Rendered:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pages: OrderedDict[Key, tuple[Analysis, Analysis | None, html.Div]] = OrderedDict()
+        self._pages: OrderedDict[Key, tuple[tuple[Analysis | None, ...], html.Div]] = OrderedDict()
 
     def page(self, tab: str, view: View) -> html.Div:
         """The page ``tab`` of ``view``, from before where its analyses are still the same objects."""
         key = (tab, view.slug, view.other_slug, view.theme, view.rank, view.layer, view.step)
         with self._lock:
+            shown = (view.analysis, view.other, *(analysis for _, analysis in view.everyone))
             known = self._pages.pop(key, None)
-            is_same = known is not None and known[0] is view.analysis and known[1] is view.other
-            page = known[2] if known is not None and is_same else TABS[tab].render(view)
-            self._pages[key] = (view.analysis, view.other, page)
+            is_same = known is not None and [id(one) for one in known[0]] == [id(one) for one in shown]
+            page = known[1] if known is not None and is_same else TABS[tab].render(view)
+            self._pages[key] = (shown, page)
             if len(self._pages) > MOST_PAGES:
                 self._pages.popitem(last=False)
             return page

@@ -182,7 +182,9 @@ def _view(analysis: Analysis, slug: str, search: str, theme: str) -> View:
 
 def _beside(view: View, other: Run, runs: Runs) -> View:
     others = tuple((one.slug, one.path.name) for one in runs if one.slug != view.slug)
-    return replace(view, other=other.analysis, other_slug=other.slug, others=others)
+    known = tuple((one.slug, one.analysis) for one in runs if one.analysis is not None)
+    everyone = known if len(known) > 2 else ()
+    return replace(view, other=other.analysis, other_slug=other.slug, others=others, everyone=everyone)
 
 
 def _number(values: list[str] | None) -> int | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from moescope.views import palette
 from moescope.views.compare import Comparison
 from moescope.views.compare_text import metric_name
 from moescope.views.figures import bar_height, marker_of, plain, styled
+from moescope.views.model import Analysis
 from moescope.views.palette import THEMES
 from moescope.views.panels_compare import PARTS, time_changes
+from moescope.views.panels_runs import mean_groups_ns
 from moescope.views.text import duration, percent
 
 _VERDICT_COLOURS = {"better": 2, "worse": 1}
@@ -45,6 +49,29 @@ def sides_figure(comparison: Comparison, theme_name: str = "light") -> go.Figure
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     figure.update_xaxes(title_text="ms per step, mean over ranks", rangemode="tozero")
     return styled(figure, theme, bar_height(2) + 74)
+
+
+def runs_figure(analyses: Sequence[Analysis], theme_name: str = "light") -> go.Figure:
+    """The parts of the step of every run, mean over ranks and steps, one stacked bar each; waits hatched."""
+    theme, sums = THEMES[theme_name], [mean_groups_ns(one) for one in analyses]
+    labels = [f"{number}: {plain(one.name)}" for number, one in enumerate(analyses, start=1)]
+    figure = go.Figure()
+    for group in palette.GROUPS:
+        values = [groups[group.key] for groups in sums]
+        if not any(values):
+            continue
+        hover = [f"{label}<br>{group.label}: {duration(v)}" for label, v in zip(labels, values, strict=True)]
+        figure.add_bar(
+            y=labels, x=[value / 1e6 for value in values], orientation="h", name=group.label, text=hover,
+            textposition="none", hovertemplate="%{text}<extra></extra>",
+            marker=marker_of(group.hatched, theme.group(group)),
+        )  # fmt: skip
+    if not figure.data:
+        raise ValueError("no parts of the step")
+    figure.update_layout(barmode="stack", bargap=0.25)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(title_text="ms per step, mean over ranks", rangemode="tozero")
+    return styled(figure, theme, bar_height(len(labels)) + 74)
 
 
 def differences_figure(comparison: Comparison, theme_name: str = "light") -> go.Figure:

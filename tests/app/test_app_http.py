@@ -166,6 +166,18 @@ def test_compare_page_sets_two_runs_side_by_side(client: FlaskClient) -> None:
         ]
 
 
+def test_compare_page_lists_all_runs_where_there_are_more_than_two() -> None:
+    _, client = ready("skewed", "bare", "third")
+    text = json.dumps(page(client, "/r/skewed/compare"), ensure_ascii=False)
+    assert "All served runs" in text
+    assert "/data/skewed~bare~third/runs.json" in text
+    (table,) = client.get("/data/skewed~bare~third/runs.json", headers=HOST).get_json()["tables"]
+    assert [row[0] for row in table["values"]] == [example().name, "bare", example().name]
+    assert [row[2] for row in table["values"]] == [4, 1, 4]
+    assert client.get("/data/skewed~nowhere/runs.json", headers=HOST).status_code == 404
+    assert "All served runs" not in json.dumps(page(ready("skewed", "bare")[1], "/r/skewed/compare"))
+
+
 def test_compare_waits_for_the_other_run_and_needs_one() -> None:
     runs, client = ready("skewed", "bare")
     other = runs.get("bare")

@@ -23,3 +23,5 @@ class View:
     other_slug: str = ""
     others: tuple[tuple[str, str], ...] = ()
     """Slug and name of all other served runs."""
+    everyone: tuple[tuple[str, Analysis], ...] = ()
+    """Of a comparison where more than two runs are served and analysed: slug and analysis of each."""

@@ -1,4 +1,4 @@
-"""Two of the served runs side by side."""
+"""Two of the served runs side by side, then all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from moescope.views import figures_compare
 from moescope.views.compare import Side, compare
 from moescope.views.panels import Empty, Panel
 from moescope.views.panels_compare import figures_panel, settings_panel, sides_panel, times_panel, verdicts_panel
+from moescope.views.panels_runs import runs_panel
 from moescope.views.text import plural
 from moescope_app.pages import View
 from moescope_app.widgets import Child, page_path, panel
@@ -36,8 +37,18 @@ def render(view: View) -> html.Div:
             panel(pair, figures_panel(comparison)),
             panel(pair, verdicts_panel(comparison)),
             panel(pair, settings_panel(comparison)),
+            *_everyone(view),
         ]
     )
+
+
+def _everyone(view: View) -> list[html.Section]:
+    """All served runs, where there are more than the two."""
+    if not view.everyone:
+        return []
+    slugs, analyses = "~".join(slug for slug, _ in view.everyone), [analysis for _, analysis in view.everyone]
+    figure = (lambda: figures_compare.runs_figure(analyses, view.theme)) if any(a.steps for a in analyses) else None
+    return [panel(slugs, runs_panel(analyses), figure)]
 
 
 def _both(view: View) -> bool:
