@@ -20,7 +20,7 @@ import pytest
 
 from moescope.cli import COMMANDS, cli
 from moescope.errors import ExitCode
-from moescope.findings import rules
+from moescope.findings import rules, rules_host, scale
 from moescope.findings.codes import FINDING_CODES
 from moescope.findings.rules import RULES
 from moescope.views import compare, inventory, model, questions
@@ -112,14 +112,14 @@ def test_finding_page_says_what_it_must(code: str) -> None:
 def test_finding_pages_state_the_thresholds_of_the_rules() -> None:
     percent = "{:.0%}".format
     stated = {
-        "load-imbalance": (percent(rules.NOTICEABLE), percent(rules.GRAVE), f"{rules.FLOOR_FACTOR:.1f}"),
-        "slow-rank": (percent(rules.NOTICEABLE),),
-        "slow-network": (percent(rules.NOTICEABLE), percent(rules.GRAVE)),
-        "volume-imbalance": (percent(rules.NOTICEABLE), percent(rules.GRAVE)),
+        "load-imbalance": (percent(scale.NOTICEABLE), percent(scale.GRAVE), f"{rules.FLOOR_FACTOR:.1f}"),
+        "slow-rank": (percent(scale.NOTICEABLE),),
+        "slow-network": (percent(scale.NOTICEABLE), percent(scale.GRAVE)),
+        "volume-imbalance": (percent(scale.NOTICEABLE), percent(scale.GRAVE)),
         "exposed-communication": (percent(rules.EXPOSED_SHARE),),
-        "host-bound": (percent(rules.NOTICEABLE), percent(rules.HOST_SHARE)),
+        "host-bound": (percent(scale.NOTICEABLE), percent(rules_host.HOST_SHARE)),
         "memory-peak": (percent(rules.MEMORY_NEAR_FULL), f"{rules.MEMORY_SPREAD:.1f}"),
-        "balanced": (percent(rules.NOTICEABLE),),
+        "balanced": (percent(scale.NOTICEABLE),),
     }
     for code, values in stated.items():
         text = (DOCS / "findings" / f"{code}.md").read_text(encoding="utf-8").replace(" %", "%")

@@ -6,7 +6,7 @@ and each is booked to the phase (or, without phases, the operation) that allocat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -33,9 +33,9 @@ class MemoryProfile:
     peak_phase: str
     live_by_phase_bytes: dict[str, int]
     series: tuple[tuple[int, int], ...]
-    reserved_at_peak_bytes: int | None
+    reserved_at_peak_bytes: int | None = None
     """Reserved when most was allocated; what it is more than that is fragmentation."""
-    peak_by_step_bytes: dict[int, int]
+    peak_by_step_bytes: dict[int, int] = field(default_factory=dict)
 
 
 def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:

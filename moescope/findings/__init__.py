@@ -5,7 +5,8 @@ from __future__ import annotations
 from moescope.findings.codes import FINDING_CODES, SEVERITIES
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
-from moescope.findings.rules import NOTICEABLE, RULES
+from moescope.findings.rules import RULES
+from moescope.findings.scale import NOTICEABLE
 
 SHORT_WAITS = 0.05
 """Removable waits up to this share of the step leave a run balanced, if no cause stands out among them."""

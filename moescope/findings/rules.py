@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from statistics import median_low
 
 import polars as pl
 
+from moescope.findings.culprits import culprits, top_layer
 from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
 from moescope.findings.rules_baseline import below_baseline
 from moescope.findings.rules_clock import clock_uncertain, clocks_contradict
+from moescope.findings.rules_host import host_bound, late_host
 from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_network import slow_network
 from moescope.findings.rules_rank import RANK_RULES
+from moescope.findings.scale import NOTICEABLE, STANDS_OUT, ms, severity
 
-NOTICEABLE = 0.02
-"""Share of the step from which a loss is a warning."""
-GRAVE = 0.10
-"""Share of the step from which a loss that a fix would recover is critical."""
-HOST_SHARE = 0.15
 EXPOSED_SHARE = 0.10
-STANDS_OUT = 2.0
-"""A rank is singled out when its cost is this many times the median rank's."""
 FLOOR_FACTOR = 1.5
 """Load imbalance below this many times the random-routing level is noise."""
 MEMORY_NEAR_FULL = 0.90
 MEMORY_SPREAD = 1.30
 
 Rule = Callable[[Inputs], Iterator[Finding]]
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
-
-
-def _severity(share: float) -> str:
-    if share >= GRAVE:
-        return "critical"
-    return "warning" if share >= NOTICEABLE else "info"
-
-
-def _top_layer(inputs: Inputs, cause: str, rank: int | None) -> int | None:
-    mine = inputs.attribution.causes.filter(pl.col("cause") == cause)
-    mine = mine.filter(pl.col("culprit") == rank) if rank is not None else mine
-    mine = mine.drop_nulls("layer").group_by("layer", maintain_order=True).agg(pl.col("cost_ns").sum())
-    mine = mine.sort(["cost_ns", "layer"], descending=[True, False])
-    return int(mine["layer"][0]) if len(mine) else None
 
 
 def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
@@ -68,12 +45,12 @@ def load_imbalance(inputs: Inputs) -> Iterator[Finding]:
     level = f", {1 + violation:.2f} times the mean load on the hottest rank" if violation is not None else ""
     yield Finding(
         code="load-imbalance",
-        severity=_severity(share),
+        severity=severity(share),
         rank=rank,
-        layer=_top_layer(inputs, "expert_load", rank),
+        layer=top_layer(inputs, "expert_load", rank),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"The step is {_ms(cost)} longer than with even expert load: ranks wait for those that received more "
+        claim=f"The step is {ms(cost)} longer than with even expert load: ranks wait for those that received more "
         f"tokens, {who}{level}.",
         advice="Strengthen the balancing objective (or its bias update), or place the hot experts on different ranks; "
         "a run with forced uniform routing shows the ceiling.",
@@ -106,7 +83,7 @@ def _share_hottest(intervals: pl.DataFrame, rank: int) -> float | None:
 
 def slow_rank(inputs: Inputs) -> Iterator[Finding]:
     """A rank takes longer than its peers for the same work."""
-    yield from _culprits(
+    yield from culprits(
         inputs,
         cause="slow_rank",
         code="slow-rank",
@@ -114,44 +91,6 @@ def slow_rank(inputs: Inputs) -> Iterator[Finding]:
         advice="Compare clocks, temperature and power of that device with its neighbours, look for another process on "
         "its host, and swap the node if it stays slow.",
     )
-
-
-def late_host(inputs: Inputs) -> Iterator[Finding]:
-    """A rank is late because its host launched late."""
-    yield from _culprits(
-        inputs,
-        cause="host",
-        code="host-bound",
-        claim="Rank {rank}'s device waits for its host; the others wait {cost} per step for it.",
-        advice="Look at that host's data loading, garbage collection, logging and CPU contention at the marked times.",
-    )
-
-
-def _culprits(inputs: Inputs, *, cause: str, code: str, claim: str, advice: str) -> Iterator[Finding]:
-    causes = inputs.cause_ns(cause)
-    by_rank = dict(causes.select("culprit", "cost_ns").rows())
-    median = median_low([by_rank.get(rank, 0.0) for rank in inputs.ranks])
-    for rank, cost in by_rank.items():
-        share = inputs.share(cost)
-        if share < NOTICEABLE or cost < STANDS_OUT * median:
-            continue
-        yield Finding(
-            code=code,
-            severity=_severity(share),
-            rank=int(rank),
-            layer=_top_layer(inputs, cause, int(rank)),
-            cost_ns_per_step=round(cost),
-            share_of_step=share,
-            claim=claim.format(rank=rank, cost=_ms(cost)),
-            advice=advice,
-            confidence=inputs.confidence(cost),
-            basis=inputs.finding_basis,
-            evidence={
-                "page": "communication",
-                "median_rank_cost_ns": round(median),
-                "formula": f"removable waits charged to {cause} of the late rank, averaged over the other ranks",
-            },
-        )
 
 
 def volume_imbalance(inputs: Inputs) -> Iterator[Finding]:
@@ -165,12 +104,12 @@ def volume_imbalance(inputs: Inputs) -> Iterator[Finding]:
     rank = int(causes["culprit"][0]) if stands_out and causes["culprit"][0] is not None else None
     yield Finding(
         code="volume-imbalance",
-        severity=_severity(share),
+        severity=severity(share),
         rank=rank,
-        layer=_top_layer(inputs, "volume_imbalance", rank),
+        layer=top_layer(inputs, "volume_imbalance", rank),
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"All-to-alls last {_ms(cost)} per step longer than with even volumes"
+        claim=f"All-to-alls last {ms(cost)} per step longer than with even volumes"
         + (f", because rank {rank} sends or receives most." if rank is not None else "."),
         advice="Balance the experts' load or their placement: the busiest rank's link sets the pace of the exchange.",
         confidence="medium",
@@ -202,7 +141,7 @@ def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
         layer=None,
         cost_ns_per_step=round(transfer),
         share_of_step=share,
-        claim=f"{_ms(transfer)} of every step is {what} that no compute hides, mostly {largest.replace('_', '-')}.",
+        claim=f"{ms(transfer)} of every step is {what} that no compute hides, mostly {largest.replace('_', '-')}.",
         advice="Overlap dispatch and combine with compute of another microbatch or the shared expert, send fewer bytes "
         "(lower precision, fewer ranks per group), or move expert groups inside a host. The cost is an upper bound.",
         confidence="medium",
@@ -212,37 +151,6 @@ def exposed_communication(inputs: Inputs) -> Iterator[Finding]:
             "is_upper_bound": True,
             "transfer_by_kind_ns": by_kind,
             "formula": "mean over ranks of exposed transfer",
-        },
-    )
-
-
-def host_bound(inputs: Inputs) -> Iterator[Finding]:
-    """Devices of all ranks idle while the host prepares the next launch."""
-    launch, sync = inputs.mean_part_ns("idle.host_launch"), inputs.mean_part_ns("idle.sync")
-    outside = inputs.mean_part_ns("idle.outside")
-    cost = launch + sync + outside
-    share = inputs.share(cost)
-    if share < HOST_SHARE:
-        return
-    yield Finding(
-        code="host-bound",
-        severity="warning",
-        rank=None,
-        layer=None,
-        cost_ns_per_step=round(cost),
-        share_of_step=share,
-        claim=f"Devices idle {_ms(cost)} per step because the host has not launched the next work.",
-        advice="Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split "
-        "sizes) and move data loading off the step. The cost is an upper bound.",
-        confidence="medium",
-        basis=inputs.finding_basis,
-        evidence={
-            "page": "host",
-            "is_upper_bound": True,
-            "host_launch_ns": round(launch),
-            "sync_ns": round(sync),
-            "outside_ns": round(outside),
-            "formula": "mean over ranks of idle time before late launches",
         },
     )
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from moescope.align.robust import FloatArray
+from moescope.align.transfer import TransferModel
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
-from moescope.findings.rules_rank import NOTICEABLE, ms, severity
+from moescope.findings.network_reasons import likely_reasons
+from moescope.findings.scale import NOTICEABLE, ms, severity
 
 FAR_BELOW = 2.0
 """Exchanges that take this many times what the baseline's do are reported."""
@@ -55,7 +58,16 @@ def below_baseline(inputs: Inputs) -> Iterator[Finding]:
                 "num_exchanges": part["instance"].n_unique(),
                 "baseline_latency_us": model.alpha_ns / 1e3,
                 "baseline_gb_per_s": model.bytes_per_ns,
+                "likely_reasons": likely_reasons(
+                    1 / ratio, ratios=spent / np.maximum(expected, 1.0), latency_share=_latency_share(model, expected)
+                ),
                 "formula": "shortest transfer of any rank - (latency + bottleneck bytes / bandwidth) of the baseline, "
                 "summed over a rank's exchanges, mean over ranks and steps",
             },
         )
+
+
+def _latency_share(model: TransferModel, expected_ns: FloatArray) -> float:
+    """Share of the expected time that is latency."""
+    total = float(expected_ns.sum())
+    return model.alpha_ns * len(expected_ns) / total if total > 0 else 0.0

@@ -9,7 +9,8 @@ import polars as pl
 from moescope.align import SlowLink
 from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
-from moescope.findings.rules_rank import NOTICEABLE, ms, severity
+from moescope.findings.network_reasons import likely_reasons
+from moescope.findings.scale import NOTICEABLE, ms, severity
 
 MEASURED = ("ranks that do not use it", "groups beside it", "baseline")
 """What a link is compared with that was measured; a data sheet says what should be."""
@@ -43,6 +44,7 @@ def slow_network(inputs: Inputs) -> Iterator[Finding]:
             "page": "communication",
             "cost_by_rank_ns": cost_by_rank(causes),
             **(_evidence(link) if link is not None else {}),
+            **({"likely_reasons": _reasons(inputs, link)} if link is not None else {}),
             "formula": "span of exchanges beyond what links of the usual speed take, slowest group of each turn",
         },
     )
@@ -81,6 +83,10 @@ def _confidence(inputs: Inputs, link: SlowLink | None, cost: float) -> str:
         return "medium"
     known = inputs.confidence(cost)
     return known if link.compared_with in MEASURED or known == "low" else "medium"
+
+
+def _reasons(inputs: Inputs, link: SlowLink) -> list[dict[str, str]]:
+    return likely_reasons(link.factor, slow_ranks=link.ranks, num_ranks=len(inputs.ranks))
 
 
 def _evidence(link: SlowLink) -> dict[str, object]:

@@ -10,24 +10,10 @@ from moescope.attribution.gemm.loss import LOSS_PARTS
 from moescope.attribution.gemm.ranks import Gemms
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
+from moescope.findings.scale import NOTICEABLE, STANDS_OUT, ms, severity
 
-NOTICEABLE = 0.02
-"""Share of the step from which a loss inside the ranks is reported."""
-GRAVE = 0.10
 TRUSTED = ("baseline", "large products in the trace")
 """References that products of this machine reached; the data sheet's peak and a few products' best rate are guesses."""
-STANDS_OUT = 2.0
-"""A rank is singled out when its cost is this many times the median rank's."""
-
-
-def ms(ns: float) -> str:
-    """A duration for people."""
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
-
-
-def severity(share: float) -> str:
-    """Of a loss that is reported at all."""
-    return "critical" if share >= GRAVE else "warning"
 
 
 def small_gemm(inputs: Inputs) -> Iterator[Finding]:
@@ -67,6 +53,7 @@ def small_gemm(inputs: Inputs) -> Iterator[Finding]:
             "share_of_expert_time": float(experts["loss_ns"].sum()) / time if time else 0.0,
             "rate_tflops": float(experts["flops"].sum()) / time / 1e3 if time else 0.0,
             "one_grouped_call_saves_ns": round(found.grouped_saving_ns / count),
+            "one_grouped_call_takes_ns": round(max(found.looped_ns - found.grouped_saving_ns, 0) / count),
             "share_of_products_with_shapes": found.covered_share,
             "is_upper_bound": True,
             "formula": "sum of time - FLOPs / reference over the experts' products, mean over ranks and steps",

@@ -49,7 +49,22 @@ def finding_inputs(
         load_layers=_load_layers(load),
         gemms=gemms,
         baseline=baseline,
+        idle_causes=_idle_causes(profiles),
     )
+
+
+def _idle_causes(profiles: Sequence[RankProfile]) -> pl.DataFrame:
+    frames = [
+        profile.idle_causes.select(
+            "kind",
+            "operation",
+            "detail",
+            rank=pl.lit(profile.rank, pl.Int64),
+            ns_per_step=pl.col("ns") / max(len(profile.windows), 1),
+        )
+        for profile in profiles
+    ]
+    return pl.concat(frames) if frames else pl.DataFrame()
 
 
 def _of_profiled_steps(table: pl.DataFrame, attribution: Attribution) -> pl.DataFrame:

@@ -131,6 +131,33 @@ def test_devices_that_wait_for_hosts_from_fifteen_percent() -> None:
     assert "host-bound" not in found(inputs(parts=gaps))
 
 
+def test_hosts_that_are_late_in_turn_are_one_loss_of_all() -> None:
+    """Each of four ranks makes the others wait 10 us (30 us charged): 120 us over four ranks, and 50 us idle."""
+    parts = {"compute.other": 950_000, "idle.host_launch": 30_000, "idle.outside": 20_000}
+    turns = [("host", rank, 0, 10_000.0) for rank in (0, 1, 2, 3)]
+    finding = found(inputs(parts=parts, causes=turns))["host-bound"]
+    assert (finding.rank, finding.cost_ns_per_step) == (None, 80_000)
+    assert finding.evidence["waiting_for_late_hosts_ns"] == 30_000
+    single = found(inputs(parts=parts, causes=[("host", 3, 0, 40_000.0)]))["host-bound"]
+    assert (single.rank, single.cost_ns_per_step) == (3, 40_000)
+
+
+def test_operations_behind_idle_time_are_in_the_evidence() -> None:
+    call = "cudaStreamSynchronize"
+    rows = [
+        (0, "sync", "aten::item", call, 90_000.0),
+        (1, "sync", "aten::item", call, 70_000.0),
+        (0, "gap", "aten::mm", "launch latency", 500_000.0),
+    ]
+    schema = ["rank", "kind", "operation", "detail", "ns_per_step"]
+    given = inputs(parts={"compute.other": 800_000, "idle.sync": 200_000})
+    given = replace(given, idle_causes=pl.DataFrame(rows, schema=schema, orient="row"))
+    finding = next(f for f in findings(given) if f.code == "host-bound")
+    assert finding.evidence["operations"] == [
+        {"kind": "sync", "operation": "aten::item", "detail": call, "ns_per_step": 80_000}
+    ]
+
+
 def memory(allocated: int, *, reserved: int | None = None, capacity: int | None = None) -> MemoryProfile:
     return MemoryProfile("GPU", allocated, reserved, capacity, 0, "experts", {}, ())
 
