@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from moescope.views import palette
-from moescope.views.figures import styled
+from moescope.views.figures import plain, styled
 from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme
 from moescope.views.panels import Matrix
@@ -24,14 +24,16 @@ Observed = Sequence[tuple[float | None, float | None]]
 
 
 def _names(items: Sequence[int | str]) -> list[str]:
-    return [str(item) for item in items]
+    return [plain(item) for item in items]
 
 
 def _hover(matrix: Matrix) -> list[list[str]]:
     show = FORMATS[matrix.kind]
     rows = zip(matrix.rows, matrix.values, strict=True)
-    columns = [f"{matrix.column_name} {c}" for c in matrix.columns]
-    return [[f"{matrix.row_name} {r}, {c}: {show(v)}" for c, v in zip(columns, row, strict=True)] for r, row in rows]
+    columns = [f"{matrix.column_name} {plain(c)}" for c in matrix.columns]
+    return [
+        [f"{matrix.row_name} {plain(r)}, {c}: {show(v)}" for c, v in zip(columns, row, strict=True)] for r, row in rows
+    ]
 
 
 def _height(num_rows: int) -> int:
