@@ -2,6 +2,7 @@
 
     python benchmarks/balancing.py --steps 60 --svg docs/images/balancing.svg
 
+With ``--keep FILE`` finished methods are kept there and not trained again, so that the rest can follow later.
 One rank trains the global batch of four; loads on ranks are those that four ranks would receive. MaxVio is
 (max - mean) / mean over experts or ranks, per layer and step, and its mean over layers and the steps shown.
 """
@@ -9,10 +10,11 @@ One rank trains the global batch of four; loads on ranks are those that four ran
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -157,17 +159,30 @@ def _smooth(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values[max(0, i - 2) : i + 3]) for i in range(len(values))]
 
 
+def _kept(path: Path | None, steps: int) -> dict[str, Curves]:
+    """Methods that an earlier call finished with as many steps."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else []
+    return {row["method"]: Curves(**row) for row in rows if len(row["loss"]) == steps}
+
+
 def main() -> None:
     """Run all methods, print the table and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="JSON file of finished methods.")
     parser.add_argument("--svg", type=Path, help="Where to draw the curves.")
     arguments = parser.parse_args()
     if arguments.steps < NUM_PARTS:
         parser.error(f"--steps must be at least {NUM_PARTS}")
     torch.set_num_threads(arguments.threads)
-    results = [run(method, arguments.steps) for method in METHODS]
+    kept = _kept(arguments.keep, arguments.steps)
+    for method in METHODS:
+        if method not in kept:
+            kept[method] = run(method, arguments.steps)
+            if arguments.keep:
+                arguments.keep.write_text(json.dumps([asdict(curves) for curves in kept.values()]), encoding="utf-8")
+    results = [kept[method] for method in METHODS]
     print(table(results))
     if arguments.svg:
         arguments.svg.write_text(picture(results), encoding="utf-8")
