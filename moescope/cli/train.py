@@ -42,13 +42,13 @@ def command(
     """
     main_rank = os.environ.get("RANK", "0") == "0"
     directory = _run_directory(name, out, resume=resume)
-    if resume:
-        toml = toml or directory / "config.toml"
-    elif main_rank:
-        _make_room(directory, force=force)
+    if resume and toml is None:
+        toml = directory / "config.toml"
     config = _effective_config(toml=toml, **options)
     if "WORLD_SIZE" not in os.environ:
-        config.check_world(ranks)
+        _refuse_misfits(config, ranks)
+    if main_rank and not resume:
+        _make_room(directory, force=force)
     if main_rank:
         _show_config(config)
     _launch(config, directory, ranks, resume=resume)
@@ -89,6 +89,14 @@ def _effective_config(
     }
     options = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in given.items()}
     return load_config(preset, toml, settings, **options)
+
+
+def _refuse_misfits(config: Config, ranks: int) -> None:
+    """Raise what the ranks would raise later, before one of them starts and before an earlier run is replaced."""
+    from moescope.trainer.placement import placements_of
+
+    config.check_world(ranks)
+    placements_of(config, config.ep_size(ranks))
 
 
 def _make_room(directory: Path, *, force: bool) -> None:

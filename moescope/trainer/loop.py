@@ -41,7 +41,8 @@ from moescope.trainer.upcycle import upcycle
 class Trainer:
     """Model, optimizer and data of one rank."""
 
-    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus | None = None) -> None:
+    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus | None = None, *, to_resume: bool = False) -> None:
+        """``to_resume``: weights will come from a checkpoint, and from nowhere else."""
         config.check_world(mesh.world.size)
         self.config = config
         self.mesh = mesh
@@ -49,7 +50,7 @@ class Trainer:
         self.placements = placements_of(config, mesh.expert.size)
         self.model = Transformer(config, mesh, self.placements).to(mesh.device)
         train = config.train
-        if config.model.upcycle_from:
+        if config.model.upcycle_from and not to_resume:
             upcycle(self.model, config)
         share_heads(self.model, mesh.tensor, mesh.device)
         if train.shard_optimizer:
@@ -156,7 +157,7 @@ class Job:
 def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
     """Train, observe, and leave a run directory behind; returns run.json. ``say`` shows a line to the user."""
     config, out = job.config, job.out
-    trainer = Trainer(config, mesh)
+    trainer = Trainer(config, mesh, to_resume=job.resume)
     first_step, restarts = _resume(trainer, out, say) if job.resume else (0, [])
     run = describe_ranks(out, mesh, job.command)
     run |= describe_training(config, mesh, trainer.placements, trainer.corpus) | {"restarts": restarts}

@@ -82,6 +82,7 @@ def test_a_run_of_two_ranks_leaves_a_run_directory(toml: Path, tmp_path: Path) -
         (["--ranks", "3"], 2, "must be a multiple of parallel.ep_size = 3"),
         (["--set", "moe.top_k=17"], 2, "moe.top_k = 17: must lie between 1 and"),
         (["--preset", "huge"], 2, "must be one of tiny, small, gpu"),
+        (["--set", "parallel.placement_from=absent"], 4, "absent holds no expert counts to place experts by"),
         (["--resume"], 2, "--resume needs --name or --out"),
         (["--resume", "--name", "absent"], 3, "cannot read the configuration"),
     ],

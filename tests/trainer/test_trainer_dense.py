@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from miniature import alone, losses_of, mini_config, mini_trainer
+from miniature import alone, losses_of, mini_config, mini_corpus, mini_trainer
 
 from moescope.errors import DataMissingError, MoescopeError
 from moescope.trainer import checkpoint
 from moescope.trainer.flops import model_cost
+from moescope.trainer.loop import Trainer
 from moescope.trainer.model import Transformer
 from moescope.trainer.placement import placements_of
 
@@ -72,6 +73,11 @@ def test_slices_of_a_dense_block_sum_to_it(dense: tuple[Path, list[float]]) -> N
     first, second, third = (sliced(x, [5 if e == expert else 0 for e in range(8)]) for expert in (0, 1, 2))
     torch.testing.assert_close((first + second) / 2, whole(x, [5] + [0] * 7), rtol=1e-4, atol=1e-6)
     assert torch.equal(first, third)
+
+
+def test_a_resumed_run_needs_the_dense_model_no_more(tmp_path: Path) -> None:
+    config = mini_config(model={"upcycle_from": str(tmp_path / "deleted")})
+    assert len(Trainer(config, alone(), mini_corpus(), to_resume=True).routers) == 2
 
 
 def test_what_cannot_be_upcycled_is_refused(dense: tuple[Path, list[float]], tmp_path: Path) -> None:
