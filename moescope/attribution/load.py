@@ -147,6 +147,19 @@ def _total(table: pl.DataFrame, column: str) -> pl.Expr:
     return pl.col(column).list.sum().sum() if is_list else pl.col(column).sum()
 
 
+def expert_groups(collectives: pl.DataFrame) -> list[list[int]]:
+    """The groups of ranks that exchange tokens, where run.json does not name them: those of the all-to-alls.
+
+    Of several kinds of all-to-all, those known as dispatches; empty where the groups found share ranks.
+    """
+    exchanges = collectives.filter((pl.col("kind") == "all_to_all") & (pl.col("members").list.len() > 1))
+    dispatches = exchanges.filter(pl.col("phase") == "dispatch")
+    chosen = exchanges if dispatches.is_empty() else dispatches
+    groups = sorted({tuple(members) for members in chosen["members"].to_list()})
+    ranks = [rank for group in groups for rank in group]
+    return [list(group) for group in groups] if len(ranks) == len(set(ranks)) else []
+
+
 def counts_from_splits(collectives: pl.DataFrame) -> Counts | None:
     """Rows each rank received in the forward dispatches; None where no all-to-all recorded splits."""
     dispatch = collectives.filter(

@@ -8,8 +8,9 @@ evaluation or recomputation; a step in which each pass of a layer has an equal t
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,21 +33,22 @@ class _Pass(msgspec.Struct):
 
 _Place = tuple[int, int, str, int, int]
 """Rank, step, block, head of multi-token prediction, layer."""
+_Choice = tuple[IntArray, bytes]
+"""Assignments per expert, and a hash of which token chose which."""
 
 
 def read_routing_traces(paths: Sequence[Path], root: Path, problems: list[str]) -> pl.DataFrame:
     """The ``expert_load`` table of all files; what could not be read goes into ``problems``."""
-    passes: dict[_Place, list[tuple[IntArray, bytes]]] = defaultdict(list)
+    passes: dict[_Place, list[_Choice]] = defaultdict(list)
     for path in paths:
-        for found in _read(path, path.relative_to(root).as_posix(), problems):
-            chosen = np.array(found.top_indices, dtype=np.int64)
-            place = (found.rank, found.step, found.block, found.mtp_idx or 0, found.layer)
-            passes[place].append((np.bincount(chosen.reshape(-1)), chosen.tobytes()))
-    layers = _layer_numbers(passes)
+        for place, choice in _read(path, path.relative_to(root).as_posix(), problems):
+            passes[place].append(choice)
     num_experts = max((len(counts) for seen in passes.values() for counts, _ in seen), default=0)
     if passes and all(_is_recomputed(seen) for seen in passes.values()):
         problems.append("routing traces: every pass was there twice, as recomputation does; one of the two is counted")
-        passes = {place: _first_of_twins(seen) for place, seen in passes.items()}  # type: ignore[assignment]
+        for place, seen in passes.items():
+            passes[place] = _first_of_twins(seen)
+    layers = _layer_numbers(passes)
     rows = [
         (place[0], place[1], microbatch, layers[place[2:]], np.pad(counts, (0, num_experts - len(counts))).tolist())
         for place, seen in passes.items()
@@ -58,7 +60,7 @@ def read_routing_traces(paths: Sequence[Path], root: Path, problems: list[str]) 
     return known.with_columns(absent).select(list(EXPERT_LOAD))
 
 
-def _read(path: Path, name: str, problems: list[str]) -> Iterator[_Pass]:
+def _read(path: Path, name: str, problems: list[str]) -> Iterator[tuple[_Place, _Choice]]:
     decoder = msgspec.json.Decoder(_Pass)
     bad = 0
     try:
@@ -68,20 +70,24 @@ def _read(path: Path, name: str, problems: list[str]) -> Iterator[_Pass]:
                     continue
                 try:
                     found = decoder.decode(line)
-                except msgspec.MsgspecError:
+                    choice = _choice(found.top_indices)
+                except (msgspec.MsgspecError, ValueError):
                     bad += 1
                     continue
-                if any(index < 0 for chosen in found.top_indices for index in chosen):
-                    bad += 1
-                    continue
-                yield found
+                yield (found.rank, found.step, found.block, found.mtp_idx or 0, found.layer), choice
     except OSError as error:
         problems.append(f"{name} cannot be read to its end: {error.strerror or error}")
     if bad:
         problems.append(f"{name}: {bad} lines are cut or no routing records; their counts are missing")
 
 
-def _layer_numbers(places: dict[_Place, list[tuple[IntArray, bytes]]]) -> dict[tuple[str, int, int], int]:
+def _choice(top_indices: list[list[int]]) -> _Choice:
+    """Raises ValueError for rows of different lengths and for negative indices."""
+    chosen = np.array(top_indices, dtype=np.int64)
+    return np.bincount(chosen.reshape(-1)), hashlib.blake2b(chosen.tobytes(), digest_size=16).digest()
+
+
+def _layer_numbers(places: Mapping[_Place, list[_Choice]]) -> dict[tuple[str, int, int], int]:
     """Decoder layers keep their number; those of multi-token prediction follow the last of them."""
     keys = sorted({place[2:] for place in places})
     decoder = [layer for block, _, layer in keys if block == "decoder"]
@@ -91,11 +97,11 @@ def _layer_numbers(places: dict[_Place, list[tuple[IntArray, bytes]]]) -> dict[t
     return numbers | {key: first + index for index, key in enumerate(further)}
 
 
-def _is_recomputed(seen: Sequence[tuple[IntArray, bytes]]) -> bool:
+def _is_recomputed(seen: Sequence[_Choice]) -> bool:
     return all(times % 2 == 0 for times in Counter(chosen for _, chosen in seen).values())
 
 
-def _first_of_twins(seen: Sequence[tuple[IntArray, bytes]]) -> list[tuple[IntArray, bytes]]:
+def _first_of_twins(seen: Sequence[_Choice]) -> list[_Choice]:
     """Every other occurrence of each choice, in order."""
     times: Counter[bytes] = Counter()
     kept = []

@@ -11,7 +11,7 @@ from moescope.align.baseline import Baseline, read_baseline
 from moescope.align.groups import with_members
 from moescope.align.links import data_sheet
 from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
-from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry
+from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry, expert_groups
 from moescope.attribution.timeline import Timeline as Pieces
 from moescope.errors import DataMissingError
 from moescope.findings import findings
@@ -28,6 +28,7 @@ from moescope.views.assemble_load import load_view
 from moescope.views.assemble_memory import memory, memory_use, open_snapshot_uses
 from moescope.views.assemble_router import routers, traffic
 from moescope.views.gather import finding_inputs, missing
+from moescope.views.library import library_collectives
 from moescope.views.model import Analysis
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.strip_file import beginning_ns, load_strips, make_strips, save_strips
@@ -202,6 +203,7 @@ def _assemble(
         memory_use=memory_use(profiles, telemetry, counts, snapshots, by_rank),
         routers=routers(telemetry),
         traffic=traffic(telemetry, host_of_rank),
+        library=library_collectives(telemetry.library) if telemetry is not None else (),
     )
 
 
@@ -255,9 +257,8 @@ def _counts(telemetry: Telemetry | None, alignment: Alignment) -> Counts | None:
     if telemetry is not None:
         parallel = telemetry.run.get("parallel")
         parallel = parallel if isinstance(parallel, Mapping) else {}
-        found = counts_from_telemetry(
-            telemetry.expert_load, parallel.get("ep_groups") or (), parallel.get("expert_placement")
-        )
+        groups = parallel.get("ep_groups") or expert_groups(alignment.collectives)
+        found = counts_from_telemetry(telemetry.expert_load, groups, parallel.get("expert_placement"))
         if found is not None:
             return found
     return counts_from_splits(alignment.collectives)

@@ -14,12 +14,13 @@ from pathlib import Path
 import msgspec
 
 from moescope import __version__
+from moescope.telemetry.foreign import find_foreign
 from moescope.trace import fingerprint
 from moescope.trace.snapshots import snapshot_files
 from moescope.trace.store import store_folder
 from moescope.views.model import SCHEMA, Analysis
 
-FORMAT = 9
+FORMAT = 10
 """Raised when the stored form or the meaning of a number changes."""
 
 
@@ -32,7 +33,9 @@ def result_path(path: Path, options: object) -> Path:
     digest = hashlib.blake2b(digest_size=16)
     place = str(path.resolve()).encode("utf-8", "surrogateescape")
     digest.update(place + f" {SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}".encode())
-    for file in sorted([path / "run.json", *path.glob("telemetry/**/*"), *snapshot_files(path)]):
+    others = find_foreign(path)
+    beside = [path / "run.json", *path.glob("telemetry/**/*"), *others.routing, *others.inspector]
+    for file in sorted([*beside, *snapshot_files(path)]):
         if file.is_file():
             stat = file.stat()
             digest.update(f"{file} {stat.st_size} {stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))

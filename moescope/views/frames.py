@@ -16,6 +16,7 @@ import polars as pl
 from moescope.findings import Finding
 from moescope.views import model
 from moescope.views.json import plain
+from moescope.views.library import LibraryCollective
 from moescope.views.model_host import IdleCause, Launches
 from moescope.views.model_memory import MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
@@ -117,6 +118,7 @@ TABLES: dict[str, Callable[[model.Analysis], pl.DataFrame]] = {
     "findings": _findings,
     "missing": lambda a: flat(model.Missing, a.missing),
     "collectives": _collectives,
+    "library": lambda a: flat(LibraryCollective, a.library),
     "load_layers": lambda a: flat(model.LoadLayer, _layers(a), without=("expert_tokens", "rank_tokens")),
     "load_intervals": lambda a: flat(model.LoadInterval, () if a.load is None else a.load.intervals),
     "load_experts": _load_experts,

@@ -186,10 +186,11 @@ def telemetry_facts(telemetry: Telemetry) -> TelemetryFacts:
         "collective": telemetry.collective,
         "step": telemetry.step,
         "clock": telemetry.clock,
+        "library": telemetry.library,
     }
-    with_step = [frame for name, frame in tables.items() if name != "clock" and not frame.is_empty()]
+    with_step = [frame for frame in tables.values() if "step" in frame.columns and not frame.is_empty()]
     steps = [int(step) for frame in with_step for step in (frame["step"].min(), frame["step"].max())]  # type: ignore[arg-type]
-    ranks = {int(rank) for frame in tables.values() for rank in frame["rank"].unique()}
+    ranks = {int(rank) for frame in tables.values() if "rank" in frame.columns for rank in frame["rank"].unique()}
     return TelemetryFacts(
         rows={name: frame.height for name, frame in tables.items()},
         steps=(min(steps), max(steps)) if steps else None,

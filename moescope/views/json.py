@@ -36,7 +36,7 @@ SECTIONS = (
     "sources",
 )
 """What every object holds."""
-EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "host", "telemetry")
+EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "host", "library", "telemetry")
 """What is printed when asked for, because it grows with the number of events."""
 
 

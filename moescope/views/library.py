@@ -43,7 +43,7 @@ def library_collectives(rows: pl.DataFrame) -> tuple[LibraryCollective, ...]:
         group=pl.coalesce("name", "communicator").first(),
         group_size=pl.col("group_size").first(),
         num_hosts=pl.col("num_hosts").first(),
-        bytes_up_to=pl.col("bytes").max().clip(1).cast(pl.Float64).log(2).ceil().round(),
+        bytes_up_to=pl.col("bytes").max().clip(1).cast(pl.Float64).log(2).sub(1e-9).ceil(),
         shortest_ns=pl.col("duration_ns").min(),
         longest_ns=pl.col("duration_ns").max(),
         algbw=pl.col("algbw_gb_per_s").max(),

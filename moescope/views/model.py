@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moescope.findings.model import Finding
+from moescope.views.library import LibraryCollective
 from moescope.views.model_gemm import Gemm
 from moescope.views.model_host import Host
 from moescope.views.model_memory import MemoryUse
@@ -310,5 +311,7 @@ class Analysis:
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     routers: tuple[RouterLayer, ...] = ()
     traffic: tuple[HostTraffic, ...] = ()
+    library: tuple[LibraryCollective, ...] = ()
+    """Collectives as the communication library timed them; empty without a recording of its own."""
     critical_path: CriticalPath | None = None
     """What the step's length hangs on; None where no collective ties the ranks together."""

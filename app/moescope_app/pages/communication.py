@@ -7,6 +7,7 @@ from dash import html
 from moescope.views import figures, figures_heat, figures_lines
 from moescope.views.panels_comm import collectives_panel, edges_panel, transfers_panel, waits_panel
 from moescope.views.panels_groups import groups_panel, stragglers_panel
+from moescope.views.panels_library import library_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 
@@ -22,5 +23,6 @@ def render(view: View) -> html.Div:
             panel(slug, groups_panel(analysis)),
             panel(slug, transfers_panel(analysis), lambda: figures_lines.transfers_figure(analysis, theme)),
             panel(slug, collectives_panel(analysis)),
+            panel(slug, library_panel(analysis)),
         ]
     )
