@@ -59,7 +59,7 @@ class Trainer:
         self.gradients: Gradients | ShardedGradients = (ShardedGradients if train.shard_optimizer else Gradients)(
             self.model, mesh, train.bucket_bytes
         )
-        self.offload = Offload(self.model.parameters(), mesh.device) if train.offload_activations else nullcontext()
+        self.offload = Offload(mesh.device) if train.offload_activations else nullcontext()
         self.optimizer = torch.optim.AdamW(
             optimizer_groups(self.model, train),
             lr=train.learning_rate,

@@ -6,14 +6,11 @@ path, for tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-
-from moescope.trainer.grads import local_part
 
 MIN_BYTES = 32 * 1024
 """Smaller tensors stay: copying them costs more than they take."""
@@ -30,21 +27,15 @@ class _Host:
 class Offload(saved_tensors_hooks):
     """A context: what autograd saves inside of it goes to the host, weights and small tensors excepted."""
 
-    def __init__(self, weights: Iterable[Tensor], device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__(self._pack, self._unpack)
-        self._weights = list(weights)
-        self._storages: frozenset[int] = frozenset()
         self._stream = torch.Stream(device) if device.type == "cuda" else None
         self.num_bytes = 0
         """How much went to the host since this was made."""
 
-    def __enter__(self) -> None:
-        self._storages = frozenset(_storage(weight) for weight in self._weights)
-        super().__enter__()
-
     def _pack(self, tensor: Tensor) -> Tensor | _Host:
         size = tensor.numel() * tensor.element_size()
-        if size < MIN_BYTES or _storage(tensor) in self._storages:
+        if size < MIN_BYTES or isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
             return tensor
         self.num_bytes += size
         copy = torch.empty_like(tensor, device="cpu", pin_memory=self._stream is not None)
@@ -63,7 +54,3 @@ class Offload(saved_tensors_hooks):
             return packed.copy
         torch.accelerator.current_stream().wait_stream(self._stream)
         return packed.copy.to(packed.device, non_blocking=True)
-
-
-def _storage(tensor: Tensor) -> int:
-    return local_part(tensor).untyped_storage().data_ptr()

@@ -15,6 +15,7 @@ from moescope.trainer.faults import Faults
 from moescope.trainer.flops import model_cost, peak_flops
 from moescope.trainer.model import Transformer
 from moescope.trainer.moe import MoE
+from moescope.trainer.offload import Offload
 from moescope.trainer.placement import placements_of
 from moescope.trainer.progress import learning_rate
 
@@ -94,6 +95,19 @@ def test_recomputation_changes_memory_not_results(recompute: str) -> None:
     settings: dict[str, Any] = {"balance": "aux_global", "noise": 0.1}
     kept = losses_of(mini_trainer(mini_config(moe=settings), alone()), 4)
     assert losses_of(mini_trainer(mini_config(moe=settings, train={"recompute": recompute}), alone()), 4) == kept
+
+
+def test_offloading_moves_activations_and_leaves_weights() -> None:
+    """Saved are x for the weight's gradient, the weight for x's, and y for its square: 16 * 512 floats each of x, y."""
+    torch.manual_seed(0)
+    linear, x = torch.nn.Linear(512, 512, bias=False), torch.randn(16, 512, requires_grad=True)
+    offload = Offload(torch.device("cpu"))
+    with offload:
+        loss = linear(x).square().sum()
+    assert offload.num_bytes == 2 * 16 * 512 * 4
+    moved = torch.autograd.grad(loss, [x, linear.weight])
+    plain = torch.autograd.grad(linear(x).square().sum(), [x, linear.weight])
+    assert all(torch.equal(a, b) for a, b in zip(moved, plain, strict=True))
 
 
 def test_rotary_positions_keep_lengths_and_see_distances_only() -> None:
