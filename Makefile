@@ -1,6 +1,7 @@
 # make demo   train on four local ranks with profiling, print the verdict, write the report, serve the dashboard
 # make test   every test            make lint   ruff            make types   mypy --strict
 # make test-hta   the tests that need HolisticTraceAnalysis, in an environment of its own
+# make test-frameworks   the hooks in transformers, torchtitan, Megatron-Core, DeepSpeed and OLMo-core, likewise
 # make docs   write every command's --help into its page
 #
 # Every target sets itself up: a virtual environment in .venv, with the versions of constraints.txt.
@@ -19,8 +20,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
+FRAMEWORKS_VENV := .venv-frameworks
+FRAMEWORKS_BIN := $(FRAMEWORKS_VENV)/bin
+FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.installed
 
-.PHONY: demo test test-hta lint types docs clean
+.PHONY: demo test test-hta test-frameworks lint types docs clean
 
 demo: $(STAMP)
 	$(BIN)/moescope train --ranks 4 --profile --out $(RUN) --force
@@ -36,6 +40,12 @@ test: $(STAMP)
 test-hta: $(STAMP) $(HTA_STAMP)
 	MOESCOPE_HTA_PYTHON=$(HTA_VENV)/bin/python $(BIN)/python -m pytest tests/crosscheck
 
+# Version 4 of transformers lies beside version 5 and is put before it.
+test-frameworks: $(FRAMEWORKS_STAMP)
+	MOESCOPE_FRAMEWORKS=1 $(FRAMEWORKS_BIN)/python -m pytest tests/frameworks
+	MOESCOPE_FRAMEWORKS=1 PYTHONPATH=$(FRAMEWORKS_VENV)/transformers4 \
+	  $(FRAMEWORKS_BIN)/python -m pytest tests/frameworks/test_transformers.py -k gates
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,7 +57,7 @@ docs: $(STAMP)
 	MOESCOPE_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
@@ -59,4 +69,15 @@ $(STAMP): pyproject.toml constraints.txt
 $(HTA_STAMP): constraints.txt
 	$(PYTHON) -m venv $(HTA_VENV)
 	$(HTA_VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) HolisticTraceAnalysis 'pandas<3'
+	touch $@
+
+# Apart from the rest: frameworks disagree with our pins. DeepSpeed's set-up imports torch, and compiles nothing so.
+FRAMEWORKS_PIP := $(FRAMEWORKS_BIN)/python -m pip install --quiet --retries 5 $(PIP_FLAGS)
+$(FRAMEWORKS_STAMP): tests/frameworks/requirements.txt tests/frameworks/beside.txt pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	@echo 'installing torch and the frameworks into $(FRAMEWORKS_VENV): some minutes'
+	$(FRAMEWORKS_PIP) -r tests/frameworks/requirements.txt
+	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation --no-deps deepspeed==0.19.8
+	$(FRAMEWORKS_PIP) --no-deps --upgrade --target $(FRAMEWORKS_VENV)/transformers4 -r tests/frameworks/beside.txt
+	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps --editable .
 	touch $@
