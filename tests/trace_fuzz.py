@@ -36,7 +36,7 @@ def _delete(data: bytearray, random_: random.Random) -> None:
 
 
 def _swap(data: bytearray, random_: random.Random) -> None:
-    size = random_.choice((1, 50, 2000))
+    size = min(random_.choice((1, 50, 2000)), len(data) // 3)
     one, two = sorted(random_.randrange(len(data) - size) for _ in range(2))
     if two >= one + size:
         data[one : one + size], data[two : two + size] = data[two : two + size], data[one : one + size]

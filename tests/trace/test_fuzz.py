@@ -15,6 +15,8 @@ import pytest
 from trace_fuzz import damaged
 from trace_zoo import event, process, trace
 
+from moescope.errors import InputUnreadableError
+from moescope.trace import open_directory
 from moescope.trace.scan import Scan, scan
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -116,3 +118,46 @@ def test_damaged_gzip(tmp_path: Path) -> None:
         path.write_bytes(bad)
         found = scan(path)
         assert found is None or found.faults.counts or _same(clean, found), (seed, how)
+
+
+def _small() -> bytes:
+    """A trace that is mostly metadata, before and after the events."""
+    groups = [{"pg_name": "20", "pg_desc": "ep", "ranks": [0, 1], "pg_size": 2}, {"pg_name": "7", "ranks": "[0, 1]"}]
+    info = {"distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": groups}}
+    events = [process(0, "python rank 1"), process(0, "GPU 0", "process_labels"), event(), event("cpu_op", "4.5")]
+    text = trace(*events, rank=None, baseTimeNanoseconds=10**15, deviceProperties=[{"id": 0, "name": "B200"}], **info)
+    return (text[:-1] + f', "host_name": "n7", "again": {json.dumps(info)}}}').encode()
+
+
+def test_damaged_folder(tmp_path: Path) -> None:
+    """Files that are mostly metadata: another identity than the clean one's is never taken without a word."""
+    clean_file = tmp_path / "clean" / "rank1.json"
+    clean_file.parent.mkdir()
+    clean_file.write_bytes(_small())
+    (clean,) = open_directory(clean_file.parent, workers=1).ranks
+    path = tmp_path / "t" / "rank1.json"
+    path.parent.mkdir()
+    for seed in range(SEED, SEED + NUM_INPUTS):
+        how, bad = damaged(_small(), seed)
+        path.write_bytes(bad)
+        try:
+            found = open_directory(path.parent, workers=1)
+        except InputUnreadableError as error:
+            assert error.hint, (seed, how)
+            continue
+        (one,) = found.ranks
+        same = (one.rank, one.world_size, one.host, one.device) == (
+            clean.rank,
+            clean.world_size,
+            clean.host,
+            clean.device,
+        )
+        assert same or one.problems or _is_json(bad), (seed, how)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
