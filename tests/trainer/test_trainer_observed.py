@@ -134,3 +134,33 @@ def test_a_trace_carries_the_splits(trace: dict[str, Any], telemetry: Telemetry)
     assert [n * 128 for n in recv] == row["recv_bytes"]
     waits = [e for e in events if e["name"] == "_c10d_functional::wait_tensor" and start <= e["ts"] < end]
     assert len(waits) == 1
+
+
+def test_halves_are_recorded_as_microbatches_of_their_own(
+    ranks: RankPool, run: tuple[Path, list[Any]], telemetry: Telemetry, tmp_path: Path
+) -> None:
+    """Twice as many exchanges of the same rows in all, each begun in a range of its phase and ended in another."""
+    config = mini_config(train={"two_batch_overlap": True})
+    halves = ranks.run(rank_jobs.observe_training, config, tmp_path, EP_SIZE)
+    assert halves[0][0] == pytest.approx(run[1][0][0], rel=2e-5)
+    recorded = open_telemetry(tmp_path)
+    assert recorded is not None
+    assert recorded.problems == []
+    key = ["rank", "step", "layer", "phase", "backward"]
+    exchanges = [
+        table.collective.filter(pl.col("phase").is_in(["dispatch", "combine"]))
+        .group_by(key)
+        .agg(pl.len(), microbatches=pl.col("microbatch").unique().sort(), bytes=pl.col("send_bytes").list.sum().sum())
+        .sort(key)
+        for table in (telemetry, recorded)
+    ]
+    assert exchanges[0].select(*key, "bytes").equals(exchanges[1].select(*key, "bytes"))
+    assert set(exchanges[0]["len"]) == {2}
+    assert set(exchanges[1]["len"]) == {4}
+    assert exchanges[1]["microbatches"].to_list() == [[0, 1, 2, 3]] * exchanges[1].height
+    with gzip.open(tmp_path / "traces" / "rank2.json.gz") as file:
+        names = Counter(event["name"] for event in json.load(file)["traceEvents"])
+    for microbatch in range(4):
+        for phase in ("dispatch", "combine", "dispatch.bwd", "combine.bwd"):
+            assert names[f"moescope::L2.mb{microbatch}.{phase}"] == 2 * 2
+        assert names[f"moescope::L2.mb{microbatch}.experts"] == 2
