@@ -54,7 +54,7 @@ def held() -> Iterator[None]:
             yield
             check()
         finally:
-            _state.holding = False
+            _state.holding = _state.noted = False
             signal.signal(signal.SIGINT, before)
 
 
