@@ -2,8 +2,8 @@
 
 What counts are the links that set the pace: in a group that spans hosts the bytes to and from other hosts, in a
 group within one host those to and from other ranks. Splits are rows per peer; a row's size is the total over the
-rows. Without splits an equal share per peer is assumed, as in an equal-split exchange. What a rank without a trace
-exchanged is known from its peers.
+rows. Without splits (an equal exchange, or lists that the profiler cut) every rank's total is taken to be spread over
+its peers as theirs are. What a rank without a trace exchanged is known from its peers.
 
 A port that serves several transfers shares its bandwidth among them. Transfer k of sizes b_1..b_n then ends when
 the port has moved ``sum_l min(b_l, b_k)`` bytes (processor sharing: of the larger ones as much has moved by then as of
@@ -101,22 +101,36 @@ def _of_group(part: pl.DataFrame, members: IntArray, tier: str, paced: npt.NDArr
     shape = int(exchange.max()) + 1, len(members)
     row = np.full(shape, -1)
     row[exchange, position] = part["at"].to_numpy()
-    sent, received = np.full((*shape, len(members)), np.nan), np.full((*shape, len(members)), np.nan)
-    sent[exchange, position] = _per_peer(part, "in_splits", "send_bytes", len(members))
-    received[exchange, position] = _per_peer(part, "out_splits", "recv_bytes", len(members))
-    unknown = np.isnan(sent[exchange, position]).any(axis=1) | np.isnan(received[exchange, position]).any(axis=1)
-    pairs = np.where(np.isnan(sent), received.swapaxes(1, 2), sent)
-    pairs = np.where(paced, np.nan_to_num(pairs), 0.0)
+    totals = np.full((2, *shape), np.nan)
+    by_peer = np.full((2, *shape, len(members)), np.nan)
+    for way, (splits, size) in enumerate((("in_splits", "send_bytes"), ("out_splits", "recv_bytes"))):
+        totals[way][exchange, position] = part[size].cast(pl.Float64).to_numpy()
+        by_peer[way][exchange, position] = _per_peer(part, splits, size, len(members))
+    pairs = np.where(np.isnan(by_peer[0]), by_peer[1].swapaxes(1, 2), by_peer[0])
+    pairs = np.where(np.isnan(pairs), _in_proportion(*totals), pairs)
+    pairs = np.where(paced, pairs, 0.0)
+    unknown = np.isnan(totals[:, exchange, position]).any(axis=0)
     pairs[exchange[unknown]] = np.nan
     return Exchanges(members, tier, row, pairs)
 
 
 def _per_peer(part: pl.DataFrame, splits: str, total: str, num_members: int) -> FloatArray:
-    """[len(part), n] bytes of one rank's exchanges with every member, NaN where the size is unknown."""
-    size = part[total].cast(pl.Float64).to_numpy()
-    share = np.full((len(part), num_members), 1 / num_members)
-    whole = (part[splits].list.len() == num_members).fill_null(False).to_numpy()
+    """[len(part), n] bytes of one rank's exchanges with every member by its splits, NaN without them."""
+    out = np.full((len(part), num_members), np.nan)
+    whole = (part[splits].list.len() == num_members).fill_null(False)
     if whole.any():
-        table = part.filter(pl.Series(whole))[splits].explode().to_numpy().reshape(-1, num_members).astype(np.float64)
-        share[whole] = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    return np.asarray(size[:, None] * share)
+        chosen = part.filter(whole)
+        table = chosen[splits].explode().to_numpy().reshape(-1, num_members).astype(np.float64)
+        size = chosen[total].cast(pl.Float64).to_numpy()[:, None]
+        out[whole.to_numpy()] = size * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    return out
+
+
+def _in_proportion(sent: FloatArray, received: FloatArray) -> FloatArray:
+    """[c, n, n] bytes from i to j in proportion to what i sent and j received in all, [c, n]; a rank of unknown totals
+    counts as an average one."""
+    with np.errstate(invalid="ignore"):
+        known = [np.nansum(side, axis=1, keepdims=True) / np.maximum(np.isfinite(side).sum(1, keepdims=True), 1)
+                 for side in (sent, received)]  # fmt: skip
+    sent, received = np.where(np.isnan(sent), known[0], sent), np.where(np.isnan(received), known[1], received)
+    return np.asarray(sent[:, :, None] * received[:, None, :] / np.maximum(received.sum(axis=1), 1)[:, None, None])

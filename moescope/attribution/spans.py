@@ -47,8 +47,18 @@ def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple
     )
     return rows.with_columns(
         is_expert_work=TAKES_RESULTS.fill_null(False),
-        rows_processed=pl.when(TAKES_RESULTS.fill_null(False)).then(pl.col("in_splits").list.sum().cast(pl.Float64)),
+        rows_processed=pl.when(TAKES_RESULTS.fill_null(False)).then(_rows_sent(rows)),
     ), spent
+
+
+def _rows_sent(rows: pl.DataFrame) -> pl.Expr:
+    """Rows that a rank sends: the sum of its splits, or where the profiler cut them what it sends over a row's bytes.
+
+    A row's bytes are the largest that divide every such exchange: many counts of rows have no common divisor.
+    """
+    cut = rows.filter(TAKES_RESULTS & pl.col("in_splits").is_null())["send_bytes"].drop_nulls()
+    unit = int(np.gcd.reduce(cut.to_numpy())) if len(cut) else 1
+    return pl.coalesce(pl.col("in_splits").list.sum(), pl.col("send_bytes") / max(unit, 1)).cast(pl.Float64)
 
 
 def _of_rank(part: pl.DataFrame, timeline: Timeline, spent: FloatArray) -> pl.DataFrame:

@@ -149,3 +149,17 @@ def test_what_a_rank_without_a_trace_exchanged_is_known_from_its_peers() -> None
     seen = rows.filter(pl.col("rank") != 1)
     got = with_volume(seen, dict.fromkeys(range(3), "a")).sort("rank")
     assert got["even_bytes"].to_list() == [3 * ROW_BYTES, 7 * ROW_BYTES]
+
+
+def test_lists_that_were_cut_give_way_to_totals() -> None:
+    """Rank 1 receives half of all, and so half of what each of the others sends to others."""
+    sizes = {0: (400, 200), 1: (400, 600), 2: (400, 400)}
+    rows = [collective(rank, 0, 9, members=range(3), size=0) for rank in sizes]
+    rows = [
+        row | {"send_bytes": sent, "recv_bytes": received}
+        for row, (sent, received) in zip(rows, sizes.values(), strict=True)
+    ]
+    frame = table(rows).with_columns(instance=pl.lit(0), tier=pl.lit("within host"))
+    got = with_volume(frame, dict.fromkeys(range(3), "a"))
+    assert got["remote_bytes"].to_list() == pytest.approx([1000 / 3, 400, 800 / 3])
+    assert got["bottleneck_rank"].to_list() == [1] * 3
