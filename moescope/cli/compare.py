@@ -88,7 +88,7 @@ def command(
     for path in (path_a, path_b):
         with progress(f"Analysing {path.name}") as show:
             runs.append(analyze(path, hosts=hosts, rank_regex=rank_regex, workers=workers, cache=cache, progress=show))
-    comparison = compare(*runs, to_loss=to_loss)
+    comparison = compare(runs[0], runs[1], to_loss=to_loss)
     met = [condition for condition in fail_on if meets(comparison, condition)]
     if as_json:
         click.echo(json.dumps(comparison_to_json(comparison)))

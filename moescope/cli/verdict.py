@@ -14,9 +14,11 @@ from moescope.cli.text import console, printable, rank_names
 from moescope.findings import Finding
 from moescope.views.links import moment_text, numbers
 from moescope.views.model import Analysis
+from moescope.views.panels_memory import tokens_panel
 from moescope.views.text import basis, duration, percent, plural, ratio, size
 
 MAX_FINDINGS = 5
+MAX_OPERATIONS = 3
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan", "good": "green"}
 
 
@@ -42,6 +44,7 @@ def blocks(analysis: Analysis, *, explain: bool = False) -> Iterator[RenderableT
             yield title_line(title)
             yield table
     yield from memory_lines(analysis)
+    yield from host_lines(analysis)
     yield from missing_lines(analysis)
     yield from next_lines(analysis)
 
@@ -134,6 +137,23 @@ def memory_lines(analysis: Analysis) -> Iterator[RenderableType]:
     if low.rank != top.rank:
         text += f"; rank {low.rank} at {size(low.allocated_peak_bytes)}"
     yield Text(printable(text + "."))
+    if analysis.memory_use.tokens:
+        yield Text(printable(tokens_panel(analysis).reading))
+
+
+def host_lines(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield the operations behind most of the devices' idle time, as means over the ranks."""
+    sums: dict[tuple[str, str, str], int] = {}
+    for row in analysis.host.idle:
+        key = (row.operation, row.kind, row.detail)
+        sums[key] = sums.get(key, 0) + row.ns_per_step
+    if not sums:
+        return
+    ranks = len({row.rank for row in analysis.host.idle})
+    yield title_line("Idle goes back to, per rank and step")
+    for (operation, kind, detail), total in sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:MAX_OPERATIONS]:
+        why = f" ({detail})" if detail else ""
+        yield Text(printable(f"{duration(total / ranks)}  {kind}  {operation}{why}"))
 
 
 def missing_lines(analysis: Analysis) -> Iterator[RenderableType]:

@@ -38,6 +38,8 @@ class Inputs:
     """Matrix operations; None where no shape is recorded."""
     baseline: Baseline | None = None
     """What the machines can do, where it was measured."""
+    token_memory: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
+    """By rank, what received tokens take of its memory and when it runs out: evidence; empty where not known."""
     idle_causes: pl.DataFrame = field(default_factory=pl.DataFrame)
     """``rank, kind, operation, detail, ns_per_step``: what devices' idle time goes back to; empty where not known."""
 

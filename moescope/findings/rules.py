@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
+from moescope.attribution.memory import MemoryProfile
 from moescope.findings.culprits import culprits, top_layer
 from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
@@ -188,8 +189,16 @@ def memory_peak(inputs: Inputs) -> Iterator[Finding]:
             "reserved_peak_bytes": top.reserved_peak_bytes,
             "capacity_bytes": top.capacity_bytes,
             "mean_rank_peak_bytes": round(mean),
+            "reserved_beyond_allocated_bytes": _beyond(top),
+            **inputs.token_memory.get(rank, {}),
         },
     )
+
+
+def _beyond(memory: MemoryProfile) -> int | None:
+    """What the allocator held beside the peak: cache and fragmentation."""
+    at_peak = memory.reserved_at_peak_bytes
+    return at_peak - memory.allocated_peak_bytes if at_peak is not None else None
 
 
 def incomplete_input(inputs: Inputs) -> Iterator[Finding]:

@@ -162,6 +162,7 @@ def _assemble(
     gemms = find_gemms(profiles, telemetry, baseline)
     by_rank = memory(profiles, telemetry, directory, alignment)
     snapshots, unread = open_snapshot_uses(directory)
+    use = memory_use(profiles, telemetry, counts, snapshots, by_rank)
     inputs = finding_inputs(
         directory,
         telemetry,
@@ -172,6 +173,7 @@ def _assemble(
         load=load,
         gemms=gemms,
         baseline=baseline,
+        tokens=use.tokens,
         basis=basis,
         world_size=world_size,
     )
@@ -200,7 +202,7 @@ def _assemble(
         provenance=provenance(run),
         gemm=gemm_view(gemms, attribution),
         host=host_view(profiles, alignment),
-        memory_use=memory_use(profiles, telemetry, counts, snapshots, by_rank),
+        memory_use=use,
         routers=routers(telemetry),
         traffic=traffic(telemetry, host_of_rank),
         library=library_collectives(telemetry.library) if telemetry is not None else (),

@@ -1,4 +1,5 @@
 """Two baselines, or two outputs of nccl-tests, side by side: which figure, rank, host, version or link changed."""
+
 from __future__ import annotations
 
 import re

@@ -15,6 +15,7 @@ from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
 from moescope.trace import Problem, TraceDirectory
 from moescope.views.model import Load, Missing
+from moescope.views.model_memory import TokenMemory
 
 
 def finding_inputs(
@@ -28,6 +29,7 @@ def finding_inputs(
     load: Load | None,
     gemms: Gemms | None,
     baseline: Baseline | None,
+    tokens: Sequence[TokenMemory],
     basis: str,
     world_size: int,
 ) -> Inputs:
@@ -49,8 +51,14 @@ def finding_inputs(
         load_layers=_load_layers(load),
         gemms=gemms,
         baseline=baseline,
+        token_memory={row.rank: _token_evidence(row) for row in tokens},
         idle_causes=_idle_causes(profiles),
     )
+
+
+def _token_evidence(row: TokenMemory) -> dict[str, float | None]:
+    names = ("tokens", "tokens_over_mean", "bytes_per_token", "tokens_at_limit", "tokens_at_limit_low")
+    return {name: getattr(row, name) for name in names}
 
 
 def _idle_causes(profiles: Sequence[RankProfile]) -> pl.DataFrame:

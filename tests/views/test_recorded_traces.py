@@ -5,6 +5,7 @@ They lie beside the repository and are not part of it; without them these tests 
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections import defaultdict
@@ -192,6 +193,28 @@ def test_the_rank_of_the_hot_expert_is_named(opened: Open) -> None:
     assert load is not None
     assert (load.hottest_rank, load.source) == (0, "splits")
     assert all(interval.hottest_rank == 0 for interval in load.intervals)
+
+
+def test_the_memory_peak_is_the_events_own_maximum_with_its_phase(opened: Open) -> None:
+    """Read here straight from the files: the highest total within the steps, and the operation around it."""
+    memory = {row.rank: row for row in opened("gloo_moe_ep4").memory}
+    assert sorted(memory) == [0, 1, 2, 3]
+    for file in sorted((TRACES / "gloo_moe_ep4").glob("*.json*")):
+        content = file.read_bytes()
+        document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+        events = document["traceEvents"]
+        rank = document["distributedInfo"]["rank"]
+        marks = [e for e in events if str(e.get("name")).startswith("ProfilerStep") and e["cat"] == "user_annotation"]
+        low, high = min(e["ts"] for e in marks), max(e["ts"] + e["dur"] for e in marks)
+        totals = [e for e in events if e.get("name") == "[memory]" and low <= e["ts"] <= high]
+        peak = max(totals, key=lambda e: e["args"]["Total Allocated"])
+        assert memory[rank].allocated_peak_bytes == peak["args"]["Total Allocated"]
+        around = [
+            e["name"]
+            for e in events
+            if e.get("ph") == "X" and e.get("tid") == peak["tid"] and e["ts"] <= peak["ts"] <= e["ts"] + e["dur"]
+        ]
+        assert memory[rank].peak_phase in around
 
 
 def test_ranks_that_were_not_recorded_are_named(opened: Open) -> None:
