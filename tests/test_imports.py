@@ -34,7 +34,7 @@ LEFT_OF = {
     "run": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "app": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "whatif": {"trace", "telemetry", "align", "attribution", "findings", "views"},
-    "crosscheck": {"trace"},
+    "crosscheck": {"trace", "attribution"},
     "trainer": {"hooks", "telemetry", "launch"},
     "simulate": {"hooks", "trace"},
     "baseline": {"hooks", "launch"},

@@ -46,3 +46,12 @@ def outermost(start_ns: IntArray, end_ns: IntArray) -> npt.NDArray[np.bool_]:
     outer[1:] = end_ns[order][1:] > reach[:-1]
     keep[order] = outer
     return keep
+
+
+def outermost_by_thread(start_ns: IntArray, end_ns: IntArray, thread: IntArray) -> npt.NDArray[np.bool_]:
+    """Mask of the ranges that no other range of their thread contains, [n]."""
+    keep = np.zeros(len(start_ns), dtype=bool)
+    for one in np.unique(thread):
+        mine = np.flatnonzero(thread == one)
+        keep[mine] = outermost(start_ns[mine], end_ns[mine])
+    return keep

@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from moescope.align.context import contexts, enclosing
-from moescope.align.ranges import IntArray, innermost, outermost
+from moescope.align.ranges import IntArray, innermost, outermost_by_thread
+from moescope.attribution.device import DEVICE_CATEGORIES
 from moescope.attribution.idle import GRAPH_LAUNCH, SYNC_CALLS, outside_ranges
 from moescope.attribution.labels import IDLE, PART
 
@@ -61,11 +62,7 @@ class _Host:
         self.events = events
         ops = events.filter(pl.col("category") == "cpu_op").select("tid", "start_ns", "dur_ns", "name")
         start, tid = ops["start_ns"].to_numpy(), ops["tid"].to_numpy()
-        end = start + ops["dur_ns"].to_numpy()
-        keep = np.zeros(len(ops), dtype=bool)
-        for thread in np.unique(tid):
-            mine = np.flatnonzero(tid == thread)
-            keep[mine] = outermost(start[mine], end[mine])
+        keep = outermost_by_thread(start, start + ops["dur_ns"].to_numpy(), tid)
         self.ops = ops.filter(pl.Series(keep)).sort("start_ns")
 
     def operation(self, moment: IntArray, thread: IntArray) -> pl.Series:
@@ -134,7 +131,7 @@ def _device(events: pl.DataFrame, launch: pl.DataFrame) -> pl.DataFrame:
     table = pl.concat(
         [events.select("category", "name", "start_ns", "dur_ns", "correlation"), launch], how="horizontal"
     )
-    table = table.filter(pl.col("category").is_in(["kernel", "copy", "memset"]))
+    table = table.filter(pl.col("category").is_in(DEVICE_CATEGORIES))
     table = table.join(calls, on="correlation", how="left", maintain_order="left").sort("start_ns", maintain_order=True)
     return table.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"), name=pl.col("name").cast(pl.String))
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from moescope.align.ranges import IntArray
 from moescope.align.steps import assign_steps
+from moescope.attribution.device import DEVICE_CATEGORIES
 from moescope.attribution.idle import GRAPH_LAUNCH
 
 
@@ -41,7 +42,7 @@ class LaunchStats:
 def launch_stats(events: pl.DataFrame, launch: pl.DataFrame, windows: pl.DataFrame) -> LaunchStats | None:
     """Of the device's events inside the steps; None on a host-only trace."""
     table = pl.concat([events.select("category", "start_ns", "correlation"), launch], how="horizontal")
-    table = table.filter(pl.col("category").is_in(["kernel", "copy", "memset"]))
+    table = table.filter(pl.col("category").is_in(DEVICE_CATEGORIES))
     if table.is_empty():
         return None
     table = table.with_columns(step=assign_steps(table["start_ns"], windows)).drop_nulls("step")

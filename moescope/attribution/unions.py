@@ -42,8 +42,8 @@ def device_unions(device: DeviceIntervals, base_ns: int = 0) -> DeviceUnions:
     label = device.label[recorded]
     if len(label) == 0:
         return DeviceUnions(0, 0, 0, 0, 0, 0, 0)
-    start = _microseconds(device.start_ns[recorded] - base_ns)
-    end = start + _microseconds(device.end_ns[recorded] - device.start_ns[recorded])
+    start = microseconds(device.start_ns[recorded] - base_ns)
+    end = start + microseconds(device.end_ns[recorded] - device.start_ns[recorded])
     compute = label <= Label.OTHER
     comm = (label > Label.OTHER) & (label < Label.COPY)
     copies = label == Label.COPY
@@ -60,7 +60,7 @@ def device_unions(device: DeviceIntervals, base_ns: int = 0) -> DeviceUnions:
     )
 
 
-def _microseconds(ns: IntArray) -> FloatArray:
+def microseconds(ns: IntArray) -> FloatArray:
     """The float64 nearest to the decimal text; whole and fraction are converted apart, so that nothing is lost."""
     return ns // 1000 + (ns % 1000) / 1000
 

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from moescope.attribution.unions import microseconds
+
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -153,12 +155,6 @@ def _step_marks(events: pl.DataFrame, base_ns: int) -> FloatArray:
     is_mark = pl.col("name").cast(pl.String).str.contains(STEP_MARK, literal=True)
     marks = events.filter(pl.col("category").is_in(["annotation", "gpu_annotation"]) & is_mark)
     return microseconds(marks["start_ns"].to_numpy() - base_ns)
-
-
-def microseconds(ns: npt.NDArray[np.int64]) -> FloatArray:
-    """The float64 nearest to the decimal text; whole and fraction are converted apart, so that nothing is lost."""
-    exact: FloatArray = ns // 1000 + (ns % 1000) / 1000
-    return exact
 
 
 def figures(device: DeviceEvents) -> Figures:

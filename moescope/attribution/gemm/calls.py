@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from moescope.align.context import contexts, enclosing
-from moescope.align.ranges import IntArray, outermost
+from moescope.align.ranges import IntArray, outermost_by_thread
 from moescope.align.steps import assign_steps
 from moescope.attribution.gemm.experts import with_experts
 from moescope.attribution.gemm.recompute import recomputed
@@ -81,17 +81,8 @@ def _operations(events: pl.DataFrame) -> pl.DataFrame:
         orient="row",
     )
     known = called.join(table, on=key, how="inner", nulls_equal=True, maintain_order="left").drop(key[1:])
-    return known.filter(pl.Series(_outermost(known)))
-
-
-def _outermost(ops: pl.DataFrame) -> IntArray:
-    start, tid = ops["op_ns"].to_numpy(), ops["tid"].to_numpy()
-    end = start + ops["dur_ns"].to_numpy()
-    keep = np.zeros(len(ops), dtype=bool)
-    for thread in np.unique(tid):
-        mine = np.flatnonzero(tid == thread)
-        keep[mine] = outermost(start[mine], end[mine])
-    return keep
+    start, tid = known["op_ns"].to_numpy(), known["tid"].to_numpy()
+    return known.filter(pl.Series(outermost_by_thread(start, start + known["dur_ns"].to_numpy(), tid)))
 
 
 def _of_host(ops: pl.DataFrame) -> pl.DataFrame:
