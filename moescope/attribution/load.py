@@ -35,14 +35,14 @@ class Counts:
     dropped: pl.DataFrame
 
 
-_RANK_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "rank": pl.Int64, "tokens": pl.Float64}
-_EXPERT_COUNTS: dict[str, Any] = {
+RANK_COUNTS = {"step": pl.Int64, "microbatch": pl.Int64, "layer": pl.Int64, "rank": pl.Int64, "tokens": pl.Float64}
+EXPERT_COUNTS: dict[str, Any] = {
     "step": pl.Int64,
     "microbatch": pl.Int64,
     "layer": pl.Int64,
     "counts": pl.List(pl.Float64),
 }
-_DROPPED = {"layer": pl.Int64, "dropped_share": pl.Float64}
+DROPPED = {"layer": pl.Int64, "dropped_share": pl.Float64}
 
 
 def max_violation(loads: FloatArray) -> float:
@@ -136,9 +136,9 @@ def counts_from_telemetry(
     )
     return Counts(
         "telemetry",
-        conform(by_rank, _RANK_COUNTS).sort([*key, "rank"]),
-        conform(by_expert, _EXPERT_COUNTS).sort(key),
-        conform(dropped, _DROPPED).sort("layer"),
+        conform(by_rank, RANK_COUNTS).sort([*key, "rank"]),
+        conform(by_expert, EXPERT_COUNTS).sort(key),
+        conform(dropped, DROPPED).sort("layer"),
     )
 
 
@@ -187,9 +187,9 @@ def counts_from_splits(collectives: pl.DataFrame) -> Counts | None:
     )
     return Counts(
         "splits",
-        conform(rows, _RANK_COUNTS).sort("step", "microbatch", "layer", "rank"),
-        pl.DataFrame(schema=_EXPERT_COUNTS),
-        pl.DataFrame(schema=_DROPPED),
+        conform(rows, RANK_COUNTS).sort("step", "microbatch", "layer", "rank"),
+        pl.DataFrame(schema=EXPERT_COUNTS),
+        pl.DataFrame(schema=DROPPED),
     )
 
 

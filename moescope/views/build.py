@@ -12,6 +12,7 @@ from moescope.align.groups import with_members
 from moescope.align.links import data_sheet
 from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
 from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry, expert_groups
+from moescope.attribution.load_shapes import counts_from_shapes
 from moescope.attribution.timeline import Timeline as Pieces
 from moescope.errors import DataMissingError
 from moescope.findings import findings
@@ -138,7 +139,7 @@ def _analyze(
         host_of_rank=host_of_rank,
         alignment=alignment,
         attribution=attribution,
-        counts=_counts(telemetry, alignment),
+        counts=_counts(telemetry, alignment, profiles),
         baseline=baseline,
     )
     return analysis, attribution.timelines
@@ -254,8 +255,8 @@ def _world(traces: Sequence[RankTrace]) -> list[int]:
     return list(range(max(recorded, highest + 1)))
 
 
-def _counts(telemetry: Telemetry | None, alignment: Alignment) -> Counts | None:
-    """Expert counts from telemetry, else rows from the exchanges' splits."""
+def _counts(telemetry: Telemetry | None, alignment: Alignment, profiles: Sequence[RankProfile]) -> Counts | None:
+    """Expert counts from telemetry, else rows from the exchanges' splits, else from grouped products' shapes."""
     if telemetry is not None:
         parallel = telemetry.run.get("parallel")
         parallel = parallel if isinstance(parallel, Mapping) else {}
@@ -263,4 +264,4 @@ def _counts(telemetry: Telemetry | None, alignment: Alignment) -> Counts | None:
         found = counts_from_telemetry(telemetry.expert_load, groups, parallel.get("expert_placement"))
         if found is not None:
             return found
-    return counts_from_splits(alignment.collectives)
+    return counts_from_splits(alignment.collectives) or counts_from_shapes(profiles)

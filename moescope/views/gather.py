@@ -189,7 +189,8 @@ def _load(telemetry: Telemetry | None, counts: Counts | None) -> Iterator[Missin
     elif counts.source != "telemetry":
         yield Missing(
             what="counts per expert",
-            why="load is known per rank only, from the exchanges' split sizes",
+            why="load is known per rank only, from "
+            + ("the exchanges' split sizes" if counts.source == "splits" else "the shapes of grouped products"),
             how_to_record="Attach the hooks (moescope_hooks.observe).",
         )
     if telemetry is None:
