@@ -95,16 +95,19 @@ def _rows(timeline: Timeline, left: int, order: Iterable[int], cuts: list[str]) 
     rows: list[dict[str, Any]] = []
     counted: dict[int, list[int]] = {}
     ranks = list(dict.fromkeys(rank for rank in order if rank in timeline.ranks))
+    finest = 0  # room only shrinks, so what was too fine for one rank is not tried for the next
     for rank in ranks:
         lanes = timeline.lanes_meta(rank)["lanes"]
         addresses = [(rank, lane["key"], row) for lane in lanes for row in range(lane["rows"])]
         room = left if rank == ranks[-1] else left // 2
-        for shift in ROW_SHIFTS:
+        for index in range(finest, len(ROW_SHIFTS)):
+            shift = ROW_SHIFTS[index]
             data = _packed(_tile(timeline, shift, (), addresses))
             entry = {"rank": rank, "lanes": lanes, "data": data}
             if _size(entry) + 1 <= room:
                 rows.append(entry)
                 left -= _size(entry) + 1
+                finest = index
                 counted.setdefault(shift, []).append(rank)
                 break
         else:
