@@ -65,6 +65,8 @@ def test_slice_at_range_and_search(client: FlaskClient) -> None:
     assert len(get(client, "at.json?rank=0&at=31000")["collective"]["members"]) == 2
     assert get(client, "range.json?low=0&high=100000")["ranks"][0]["busy_ns"] == [20_000, 20_000, 51_000, 9_000]
     assert get(client, "search.json?q=gemm")["num_hits"] == 4
+    assert get(client, "links.json?low=0&high=200000&least=0")["collectives"] == []  # nobody waits
+    assert get(client, "microbatches.json")["microbatches"] == []
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,7 @@ def test_slice_at_range_and_search(client: FlaskClient) -> None:
         ("tile.bin?first=0&count=1&shift=3&strips=" + ",".join(["0"] * 300), "bad-parameter"),
         ("range.json?low=1", "bad-parameter"),
         ("search.json?q=", "bad-parameter"),
+        ("links.json?low=0&high=1&least=-1", "bad-parameter"),
         ("slice.json?row=0:x:0&position=0&step=0", "bad-parameter"),
     ],
 )

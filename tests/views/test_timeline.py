@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trace_fixture import write_trace
+from analysis_fixture import example
+from trace_fixture import event, write_trace
 
 from moescope.views.build import analyze, open_timeline
 from moescope.views.model import Clock
 from moescope.views.palette import grouped
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.colours import SLICE_GROUPS
+from moescope.views.timeline.exchanges import Exchanges
 from moescope.views.timeline.lanes import on_common_clock
 from moescope.views.timeline.strips import CLASSES
 
@@ -142,6 +144,41 @@ def test_search_ignores_case_and_orders_by_time(timeline: Timeline) -> None:
     assert timeline.search("no such name")["hits"] == []
     assert timeline.search("m", most=1)["cut"]
     assert timeline.search(".*")["num_hits"] == 0
+
+
+def test_links_are_the_longest_waits_in_a_range() -> None:
+    analysis = example(num_steps=2)
+    exchanges = Exchanges(analysis.collectives, 0)
+    begin = min(member.start_ns for one in analysis.collectives for member in one.by_rank)
+    end = max(member.end_ns for one in analysis.collectives for member in one.by_rank)
+    longest = [max(m["arrival_wait_ns"] for m in one["members"]) for one in exchanges.between(begin, end, 0, 5)]
+    assert longest == sorted(longest, reverse=True)
+    waits = [max(m.arrival_wait_ns for m in one.by_rank) for one in analysis.collectives]
+    assert longest == sorted((wait for wait in waits if wait > 0), reverse=True)[:5]
+    assert exchanges.between(begin, end, max(waits) + 1, 5) == []
+    assert exchanges.between(end + 1, end + 2, 0, 5) == []
+    first = exchanges.between(begin, end, 0, 1)[0]
+    assert first["last_rank"] == max(first["members"], key=lambda member: member["start"])["rank"]
+
+
+def test_microbatches_are_the_forward_passes_of_the_first_rank(tmp_path: Path) -> None:
+    write_trace(tmp_path, 0, world_size=1)
+    file = tmp_path / "rank0.json"
+    trace = json.loads(file.read_text())
+    for step in range(2):
+        for at, name in enumerate(
+            ("mb0.attention", "mb0.experts", "mb1.attention", "mb1.experts.bwd", "mb0.experts.bwd")
+        ):
+            ts = 1000.0 + 100 * step + 10 * at
+            trace["traceEvents"].append(event(f"moescope::L0.{name}", "user_annotation", ts, 8))
+    file.write_text(json.dumps(trace))
+    found = open_timeline(tmp_path, analyze(tmp_path)).microbatches()["microbatches"]
+    assert [(one["microbatch"], one["start"], one["end"]) for one in found] == [
+        (0, 0, 18_000),
+        (1, 20_000, 28_000),
+        (0, 100_000, 118_000),
+        (1, 120_000, 128_000),
+    ]
 
 
 ASKED = [
