@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from moescope.findings.model import Finding
+from moescope.views.library import LibraryCollective
 from moescope.views.model import (
     Analysis,
     Cause,
@@ -424,6 +425,10 @@ def example(num_ranks: int = 4, num_steps: int = 2, num_layers: int = 3, *, host
             for layer in range(num_layers)
         ),
         traffic=_traffic(num_ranks, hostile),
+        library=(
+            LibraryCollective("<b>EP</b>" if hostile else "EP", "all_reduce", num_ranks, num_ranks, 1, 1 << 20, 40,
+                              90_000, 130_000, 11.65, 20.4, "kernel_gpu"),
+        ),
     )  # fmt: skip
 
 
@@ -456,6 +461,7 @@ def bare() -> Analysis:
         memory_use=MemoryUse(),
         routers=(),
         traffic=(),
+        library=(),
         missing=(Missing("expert counts", "Which expert is hot.", "Attach the hooks: with observe(model, out=...)."),),
     )
 

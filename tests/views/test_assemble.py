@@ -118,7 +118,7 @@ def test_a_run_file_that_cannot_be_read_is_said(run: Path) -> None:
     assert any("run.json cannot be read" in entry.what for entry in analysis.missing)
     assert any(finding.code == "incomplete-input" for finding in analysis.findings)
     assert analysis.load is not None
-    assert analysis.load.source == "splits"  # without the groups the counts name no ranks
+    assert analysis.load.source == "telemetry"  # the groups are those of the all-to-alls
 
 
 def test_a_basis_nobody_knows_is_unknown(run: Path) -> None:
