@@ -203,21 +203,31 @@ def bytes_per_step(
     print(f"telemetry of {shape}: {total:.1f} kB per step and rank ({tables}; limit 200)", flush=True)
 
 
+PARTS = ("bytes", "telemetry", "window")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--preset", default="small")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=PARTS, action="append", help="Measure this alone; may be repeated.")
     arguments = parser.parse_args()
-    for ep in (8, 64):
-        bytes_per_step(layers=61, experts=256, top_k=8, microbatches=8, tokens=4096, ep=ep)
+    parts = arguments.only or PARTS
+    if "bytes" in parts:
+        for ep in (8, 64):
+            bytes_per_step(layers=61, experts=256, top_k=8, microbatches=8, tokens=4096, ep=ep)
+    if set(parts) == {"bytes"}:
+        return
     torch.set_num_threads(arguments.threads)
     config = load_config(arguments.preset, train={"steps": 10000})
     trainer = Trainer(config, single_mesh())
-    time_inside_hooks(trainer, arguments.pairs)
-    telemetry_overhead(trainer, arguments.pairs)
-    window_overhead(trainer, max(3, arguments.pairs // 4))
+    if "telemetry" in parts:
+        time_inside_hooks(trainer, min(4, arguments.pairs))
+        telemetry_overhead(trainer, arguments.pairs)
+    if "window" in parts:
+        window_overhead(trainer, max(3, arguments.pairs // 2))
 
 
 if __name__ == "__main__":

@@ -218,16 +218,19 @@ class Observation:
                 gaps=self.gaps,
             )
 
-    @_harmless("the end of the observation")
     def _finish(self, *, failed: bool) -> None:
-        for handle in self._handles:
-            handle.remove()
+        ends: list[Callable[[], object]] = [handle.remove for handle in self._handles]
         if self._windows is not None:
-            self._windows.close()
+            ends.append(self._windows.close)
         if not failed:
-            self._meet("end")
+            ends.append(lambda: self._meet("end"))
         if self._writer is not None:
-            self._writer.close()
+            ends.append(self._writer.close)
+        for end in ends:
+            try:
+                end()
+            except Exception as error:  # the others are to end all the same
+                self.gaps.add("the end of the observation", error)
 
     def _meet(self, when: str) -> list[dict[str, Any]] | None:
         """Exchange the ranks' facts and measure their clocks; None when there is nobody to meet."""

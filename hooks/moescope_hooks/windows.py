@@ -101,11 +101,11 @@ class TraceWindows:
 
     def close(self, timeout_s: float = 300.0) -> None:
         """Stop recording and wait for the files."""
-        if self._triggers is not None:
-            self._triggers.close()
         self.end_step()
         if self.tracing:
             self._stop()
+        if self._triggers is not None:
+            self._triggers.close()
         for export in self._exports:
             export.join(timeout_s)
             if export.is_alive():
@@ -168,8 +168,10 @@ class TraceWindows:
         if profiler is None or self._window is None:
             return
         facts = {**self.facts, "rank": self.rank, "window": self._window.number, "steps": self._steps}
-        profiler.add_metadata_json("moescope", json.dumps(facts))
-        profiler.stop_trace()
+        try:
+            profiler.add_metadata_json("moescope", json.dumps(facts))
+        finally:
+            profiler.stop_trace()
         path, steps = trace_path(self.out, self.rank, self._window.number), len(self._steps)
         export = threading.Thread(target=self._export, args=(profiler, path, steps), name="moescope-trace")
         export.start()

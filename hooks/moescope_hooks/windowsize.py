@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-BYTES_PER_CALL = 20_000
+BYTES_PER_CALL = 50_000
 """Of a trace, before compression, for one call of one leaf module with its backward pass."""
 BYTES_PER_PARAMETER = 5_000
 """For one parameter's part in the optimizer's step."""

@@ -146,7 +146,7 @@ class TelemetryWriter:
                 self._write_part(table, rows)
         try:
             self.gaps.save(self.telemetry)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the disk is full, or a list from an earlier start is damaged
             self.gaps.add("the list of gaps", error)
 
     def _write_part(self, table: str, rows: Rows) -> None:
