@@ -10,6 +10,7 @@ from moescope.align import Alignment
 from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution, RankProfile
 from moescope.attribution.gemm.ranks import Gemms
+from moescope.attribution.labels import Label
 from moescope.attribution.load import Counts, intervals
 from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
@@ -168,6 +169,13 @@ def _collectives(alignment: Alignment, profiles: Sequence[RankProfile]) -> Itera
             what="collectives",
             why="waits, transfers and clocks cannot be found",
             how_to_record="Profile steps in which the ranks communicate, with CPU activity on.",
+        )
+    if any((profile.segments["label"] == int(Label.COMM_WAIT)).any() for profile in profiles):
+        yield Missing(
+            what="arrivals at DeepEP's exchanges",
+            why="its notify kernels hold the barrier across ranks, so their whole duration counts as removable wait, "
+            "by their name alone; for whom they waited, and how much moved meanwhile, is not recorded",
+            how_to_record="Attach the hooks, which record every rank's arrival at dispatch and combine.",
         )
     for refusal in alignment.refusals:
         yield Missing(

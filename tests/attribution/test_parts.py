@@ -172,3 +172,14 @@ def test_a_lost_collective_does_not_shift_what_ranks_are_compared_at(tmp_path: P
     path = analysis.critical_path
     assert path is not None
     assert [cause for cause in path.causes if cause.cause == "slow_rank"] == []
+
+
+def test_waits_known_from_a_kernels_name_alone_are_reported_as_such(tmp_path: Path) -> None:
+    """One rank's trace of DeepEP: its notify kernel counts as waiting, and what that rests on is said."""
+    rank = TinyRank(0, 2)
+    rank.step(0, 0, 100_000)
+    rank.kernel("void deep_ep::intranode::notify_dispatch<8>(int*)", 20_000, 30_000, launched=1_000)
+    analysis = analyze(write([rank], tmp_path), cache=False)
+    assert analysis.ranks[0].parts_ns["comm.all_to_all.wait_removable"] == 30_000
+    (missing,) = [entry for entry in analysis.missing if "DeepEP" in entry.what]
+    assert "by their name alone" in missing.why
