@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
@@ -15,6 +15,8 @@ from moescope.views.text import count, duration, milliseconds, percent, ranges, 
 
 MAX_RANKS = 12
 """A run of up to this many ranks is shown in full."""
+MAX_WAIT_ROWS = 24
+"""Rows of ranks and kinds of collectives, likewise."""
 NUM_EXTREMES = 4
 """Of a larger one: how many ranks from either end."""
 MAX_ROWS = 8
@@ -113,10 +115,10 @@ def waits_table(analysis: Analysis) -> Table | None:
         values = (wait.arrival_wait_ns, wait.removable_wait_ns, wait.transfer_ns, wait.times_last, wait.uncertainty_ns)
         sums[wait.rank, wait.kind] = [a + b for a, b in zip(sums[wait.rank, wait.kind], values, strict=True)]
     rows = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
-    if len(rows) > MAX_RANKS:
+    if len(rows) > MAX_WAIT_ROWS:
         latest = [row for row in sorted(rows, key=lambda row: (-row[1][3], row[0]))[:NUM_EXTREMES] if row[1][3]]
         rows = list(dict(rows[:NUM_EXTREMES] + latest).items())
-    longest = _longest_edges(analysis)
+    longest = _waited_for(analysis)
     table = new_table(
         "rank", "kind", "arrival wait", "removable", "transfer", "last to arrive", "±", "waits for", left=(1, 7)
     )
@@ -127,20 +129,24 @@ def waits_table(analysis: Analysis) -> Table | None:
             *(milliseconds(value / num_steps) for value in (arrival, removable, transfer)),
             f"{count(last_times / num_steps)}x",
             duration(uncertainty / num_steps),
-            longest.get(rank, ""),
+            longest.get((rank, kind), ""),
         )
     if len(rows) < len(sums):
         table.caption = Text(f"{len(rows)} of {len(sums)} rows: the longest waits, and who arrives last most often")
     return table
 
 
-def _longest_edges(analysis: Analysis) -> dict[int, str]:
-    """Return for each rank the one it waits for most."""
-    longest: dict[int, tuple[int, int]] = {}
-    for edge in analysis.wait_edges:
-        if edge.wait_ns_per_step > longest.get(edge.waiter, (0, 0))[0]:
-            longest[edge.waiter] = (edge.wait_ns_per_step, edge.late)
-    return {rank: f"rank {late}, {milliseconds(ns)}" for rank, (ns, late) in longest.items()}
+def _waited_for(analysis: Analysis) -> dict[tuple[int, str], str]:
+    """Return for each rank and kind of collective the rank it waits for most there, with how long per step."""
+    waited: dict[tuple[int, str], Counter[int]] = defaultdict(Counter)
+    for collective in analysis.collectives:
+        if collective.by_rank:
+            late = max(collective.by_rank, key=lambda member: member.start_ns).rank
+            for member in collective.by_rank:
+                waited[member.rank, collective.kind][late] += member.arrival_wait_ns
+    num_steps = max(1, len(analysis.steps))
+    longest = {place: ranks.most_common(1)[0] for place, ranks in waited.items()}
+    return {place: f"rank {late}, {milliseconds(ns / num_steps)}" for place, (late, ns) in longest.items() if ns > 0}
 
 
 def clock_table(analysis: Analysis) -> Table | None:
@@ -202,7 +208,7 @@ def load_table(analysis: Analysis) -> Table | None:
         "hottest\nrank",
         "dead\nexperts",
     )
-    table = new_table(*headings, "dropped", "cost\nms/step", left=())
+    table = new_table(*headings, "dropped", "uneven\nms/step", left=())
     for layer in layers:
         table.add_row(
             str(layer.layer),

@@ -118,7 +118,7 @@ def load_title(analysis: Analysis) -> str:
     load = analysis.load
     if load is None:
         return "Load"
-    cost = "" if load.cost_ns_per_step is None else f"; imbalance costs {duration(load.cost_ns_per_step)} per step"
+    cost = "" if load.cost_ns_per_step is None else f"; uneven expert time {duration(load.cost_ns_per_step)} per step"
     return printable(
         f"Load, tokens from {load.source}: MaxVio over ranks {ratio(load.maxvio_rank)}, "
         f"random routing alone {ratio(load.maxvio_rank_floor)}{cost}"

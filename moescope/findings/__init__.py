@@ -22,7 +22,8 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
     found = [finding for rule in RULES for finding in rule(inputs)]
     losses = [f for f in found if f.cost_ns_per_step and not f.evidence.get("is_upper_bound")]
     waits = inputs.share(inputs.mean_part_ns("comm.", "wait_removable"))
-    if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and len(inputs.ranks) > 1:
+    is_whole = len(inputs.ranks) == inputs.world_size and not inputs.alignment.refusals
+    if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and len(inputs.ranks) > 1 and is_whole:
         found.append(_balanced(inputs, waits))
     order = {severity: index for index, severity in enumerate(SEVERITIES)}
     return tuple(
@@ -31,6 +32,14 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
             key=lambda f: (-order[f.severity], bool(f.evidence.get("is_upper_bound")), -f.cost_ns_per_step, f.code),
         )
     )
+
+
+_NEXT = {
+    True: "Nothing makes ranks wait for one another; what is left lies inside each rank.",
+    False: "Nothing makes ranks wait for one another. Whether links and devices reach what they can is not judged "
+    "without a baseline: moescope baseline measures one, --baseline holds the run against it.",
+}
+"""What to do next, by whether a baseline was given."""
 
 
 def _balanced(inputs: Inputs, waits: float) -> Finding:
@@ -43,7 +52,7 @@ def _balanced(inputs: Inputs, waits: float) -> Finding:
         share_of_step=0.0,
         claim=f"Ranks arrive together: removable waits are {waits:.1%} of the step, and no cause reaches "
         f"{NOTICEABLE:.0%}.",
-        advice="Nothing to fix between ranks; compare with a baseline to judge each rank's own speed.",
+        advice=_NEXT[inputs.baseline is not None],
         confidence=inputs.confidence(NOTICEABLE * inputs.step_ns),
         basis=inputs.finding_basis,
         evidence={"page": "verdict", "removable_wait_share_of_step": waits},

@@ -72,14 +72,44 @@ class Inputs:
         )
         return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
 
+    def is_on_cpu(self, rank: int) -> bool:
+        """Whether the rank's trace has no device, so that threads stand for it."""
+        timeline = self.attribution.timelines.get(rank)
+        return timeline is not None and not timeline.on_gpu
+
+    def heaviest_step(self, cause: str, rank: int) -> tuple[int | None, float]:
+        """The step in which the rank's cost of this cause is largest, and its share of the cost over all steps."""
+        charges = self.attribution.charges
+        if charges.is_empty():
+            return None, 0.0
+        mine = charges.filter((pl.col("cause") == cause) & (pl.col("culprit") == rank))
+        by_step = mine.group_by("step").agg(pl.col("cost_ns").sum().clip(0)).sort("cost_ns", "step", descending=True)
+        total = float(by_step["cost_ns"].sum())
+        return (by_step["step"][0], float(by_step["cost_ns"][0]) / total) if total > 0 else (None, 0.0)
+
+    def lost_parts(self) -> dict[int, int]:
+        """Collectives that other ranks recorded and this one, whose trace is there, did not; by rank."""
+        rows = self.alignment.collectives
+        if rows.is_empty() or self._is_matched():
+            return {}
+        present = rows.group_by("instance").agg(pl.col("members").first(), there=pl.col("rank"))
+        absent = present.select(rank=pl.col("members").list.set_difference("there")).explode("rank").drop_nulls()
+        counts = absent.filter(pl.col("rank").is_in(list(self.ranks))).group_by("rank").len().sort("rank")
+        return {int(rank): int(count) for rank, count in counts.iter_rows()}
+
     def confidence(self, cost_ns: float) -> str:
         """High where clocks are exact and all ranks are there, low where the clocks' uncertainty rivals the cost."""
         clocks = self.alignment.clocks
         unknown = any(clock.contradictory for clock in clocks) or any(clock.num_anchors == 0 for clock in clocks[1:])
         if unknown or (cost_ns and self.clock_uncertainty_ns() > 0.5 * cost_ns):
             return "low"
-        is_complete = len(self.ranks) == self.world_size and not self.alignment.refusals
+        is_complete = len(self.ranks) == self.world_size and not self.alignment.refusals and self._is_matched()
         return "high" if is_complete and self.attribution.num_steps >= 2 else "medium"
+
+    def _is_matched(self) -> bool:
+        """Whether every collective has the parts of all its members."""
+        rows = self.alignment.collectives
+        return "complete" not in rows.columns or bool(rows["complete"].all())
 
     def clock_uncertainty_ns(self) -> int:
         """The largest clock uncertainty of any host."""

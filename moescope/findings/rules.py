@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import polars as pl
 
 from moescope.attribution.memory import MemoryProfile
-from moescope.findings.culprits import culprits, top_layer
+from moescope.findings.culprits import Advice, culprits, top_layer
 from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
 from moescope.findings.rules_baseline import below_baseline
@@ -88,9 +88,12 @@ def slow_rank(inputs: Inputs) -> Iterator[Finding]:
         inputs,
         cause="slow_rank",
         code="slow-rank",
-        claim="Rank {rank} takes longer than its peers for the same work; the others wait {cost} per step for it.",
-        advice="Compare clocks, temperature and power of that device with its neighbours, look for another process on "
-        "its host, and swap the node if it stays slow.",
+        claim="Rank {rank} takes longer than its peers for the same work; the others wait {cost} per step for it",
+        advice=Advice(
+            "Compare clocks, temperature and power of that device with its neighbours, look for another process on "
+            "its host, and swap the node if it stays slow.",
+            "Look for other work on that rank's cores: more threads than cores, or another process.",
+        ),
     )
 
 
@@ -214,12 +217,21 @@ def incomplete_input(inputs: Inputs) -> Iterator[Finding]:
         texts.append(f"{len(refused)} groups could not be matched, first {refused[0]}")
     if inputs.alignment.num_unmatched and not absent:
         texts.append(f"{inputs.alignment.num_unmatched} collectives have no counterpart on the other ranks")
+    lacking = inputs.lost_parts()
+    if lost := sum(lacking.values()):
+        texts.append(f"{lost} collectives lack the part of {_ranks(lacking)}, whose trace lost it or begins too late")
     if not texts:
         return
+    lost_input = {
+        "missing_ranks": absent[:64],
+        "problems": inputs.problems[:20],
+        "refused": refused[:20],
+        "ranks_that_lost_collectives": sorted(lacking)[:64],
+    }
     yield Finding(
         code="incomplete-input",
         severity="warning" if inputs.problems or refused or len(absent) < inputs.world_size - 1 else "info",
-        rank=absent[0] if absent else None,
+        rank=absent[0] if len(absent) == 1 else None,
         layer=None,
         cost_ns_per_step=0,
         share_of_step=0.0,
@@ -227,13 +239,13 @@ def incomplete_input(inputs: Inputs) -> Iterator[Finding]:
         advice="Record every rank of the same window; waits for missing ranks cannot be known and count as transfer.",
         confidence="high",
         basis="inferred",
-        evidence={
-            "page": "run",
-            "missing_ranks": absent[:64],
-            "problems": list(inputs.problems)[:20],
-            "refused": refused[:20],
-        },
+        evidence={"page": "run", **{name: list(entries) for name, entries in lost_input.items() if entries}},
     )
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    listed = sorted(ranks)
+    return f"rank {listed[0]}" if len(listed) == 1 else f"ranks {_few(listed)}"
 
 
 def _few(ranks: list[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from moescope.findings.culprits import culprits
+from moescope.findings.culprits import Advice, culprits
 from moescope.findings.inputs import Inputs
 from moescope.findings.model import Finding
 from moescope.findings.scale import NOTICEABLE, ms
@@ -20,6 +20,17 @@ MOST = 0.8
 MOST_OPERATIONS = 5
 _KINDS = ("host_launch", "sync", "outside")
 
+_CLAIM = {
+    False: "Devices idle {cost} per step because the host has not launched the next work",
+    True: "The threads that compute idle {cost} per step between operations",
+}
+"""By whether the run computes on the hosts' processors."""
+_ADVICE = Advice(
+    "Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split sizes) and move "
+    "data loading off the step.",
+    "Fuse or compile small operations, move data loading and logging off the step, and give every rank its own cores.",
+)
+
 
 def late_host(inputs: Inputs) -> Iterator[Finding]:
     """A rank is late because its host launched late, where few ranks are."""
@@ -29,8 +40,11 @@ def late_host(inputs: Inputs) -> Iterator[Finding]:
         inputs,
         cause="host",
         code="host-bound",
-        claim="Rank {rank}'s device waits for its host; the others wait {cost} per step for it.",
-        advice="Look at that host's data loading, garbage collection, logging and CPU contention at the marked times.",
+        claim="{who} idle before work comes from the host; the others wait {cost} per step for it",
+        advice=Advice(
+            "Look at that host's data loading, garbage collection, logging and CPU contention at the marked times.",
+            "Look at that rank's data loading, garbage collection, logging and other processes on its cores.",
+        ),
     )
     for finding in found:
         operations = _operations(inputs, finding.rank)
@@ -49,6 +63,7 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
     share = inputs.share(cost)
     if inputs.share(sum(idle.values())) < HOST_SHARE and inputs.share(waits) < NOTICEABLE:
         return
+    on_cpu = all(inputs.is_on_cpu(rank) for rank in inputs.ranks)
     waiting = f", {ms(waits)} of it waiting for another rank's" if waits else ""
     yield Finding(
         code="host-bound",
@@ -57,9 +72,8 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
         layer=None,
         cost_ns_per_step=round(cost),
         share_of_step=share,
-        claim=f"Devices idle {ms(cost)} per step because the host has not launched the next work{waiting}.",
-        advice="Fuse or compile small operations, capture CUDA graphs, remove synchronising calls (.item(), split "
-        "sizes) and move data loading off the step. The cost is an upper bound.",
+        claim=f"{_CLAIM[on_cpu].format(cost=ms(cost))}{waiting}.",
+        advice=f"{_ADVICE.on_cpu if on_cpu else _ADVICE.on_device} The cost is an upper bound.",
         confidence="medium",
         basis=inputs.finding_basis,
         evidence={

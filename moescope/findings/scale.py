@@ -12,7 +12,9 @@ STANDS_OUT = 2.0
 
 def ms(ns: float) -> str:
     """A duration for people."""
-    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} us"
+    if ns >= 1e9:
+        return f"{ns / 1e9:.2f} s"
+    return f"{ns / 1e6:.2f} ms" if ns >= 1e6 else f"{ns / 1e3:.1f} µs"
 
 
 def severity(share: float) -> str:

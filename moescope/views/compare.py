@@ -186,7 +186,7 @@ def _single_values(run: Analysis) -> Iterator[tuple[str, float]]:
         yield "maxvio_rank", run.load.maxvio_rank
         yield "maxvio_rank_floor", run.load.maxvio_rank_floor
         if run.load.cost_ns_per_step is not None:
-            yield "load_imbalance_ns", float(run.load.cost_ns_per_step)
+            yield "uneven_expert_time_ns", float(run.load.cost_ns_per_step)
     if run.memory:
         yield "peak_allocated_bytes", float(max(memory.allocated_peak_bytes for memory in run.memory))
     losses = [step.loss for step in run.telemetry if step.loss is not None]

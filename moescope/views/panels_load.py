@@ -120,10 +120,15 @@ def rank_panel(analysis: Analysis) -> Panel:
         f"the mean; MaxVio {ratio(worst.maxvio_rank)}, random routing alone gives {ratio(worst.maxvio_rank_floor)}."
     )
     if load.cost_ns_per_step is not None:
-        reading += f" Imbalance costs {duration(load.cost_ns_per_step)} of expert time per step."
+        reading += (
+            f" The busiest ranks' experts take {duration(load.cost_ns_per_step)} per step longer than the mean's."
+        )
     columns = (Column("layer", "id"), *(Column(f"rank {r}", "count") for r in load.ranks))
     rows = tuple((layer.layer, *layer.rank_tokens) for layer in load.layers)
-    notes = (f"Counts: {SOURCES.get(load.source, load.source)}. Cost: {load.cost_basis or 'not known'}.",)
+    notes = (
+        f"Counts: {SOURCES.get(load.source, load.source)}. Uneven expert time: {load.cost_basis or 'not known'}; tokens and hardware both "
+        "count, and how much of it others wait for is the load-imbalance finding.",
+    )
     caption = "Mean assignments received per microbatch."
     return Panel(key, title, question, reading, (Table("ranks", columns, rows, caption), _summary(load)), notes=notes)
 
@@ -139,7 +144,7 @@ def _summary(load: Load) -> Table:
         Column("dead experts", "count"),
         Column("dropped", "percent"),
         Column("entropy", "ratio"),
-        Column("cost per step", "duration"),
+        Column("uneven expert time per step", "duration"),
     )
     rows = tuple(
         (x.layer, x.maxvio_rank, x.maxvio_rank_floor, x.maxvio_expert, x.maxvio_expert_floor, x.hottest_rank,

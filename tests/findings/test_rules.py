@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -77,6 +80,57 @@ def test_a_rank_that_is_as_slow_as_the_others_is_not_singled_out() -> None:
 def test_two_slow_ranks_are_two_findings_the_slower_first() -> None:
     causes = [("slow_rank", 0, 0, 30_000.0), ("slow_rank", 3, 0, 90_000.0)]
     assert [f.rank for f in findings(inputs(causes=causes)) if f.code == "slow-rank"] == [3, 0]
+
+
+def charged(steps: Mapping[int, float], cause: str = "slow_rank") -> Inputs:
+    """Rank 1 costs the step 60 us by ``cause``, by step as given."""
+    given = inputs(causes=[(cause, 1, 0, 60_000.0)])
+    rows = [(step, cause, 1, cost) for step, cost in steps.items()]
+    charges = pl.DataFrame(rows, ["step", "cause", "culprit", "cost_ns"], orient="row")
+    return replace(given, attribution=replace(given.attribution, charges=charges))
+
+
+def test_what_happened_in_one_step_alone_is_said_and_is_less_certain() -> None:
+    once = found(charged({4: 50.0, 5: 2.0, 6: 6.0, 7: 2.0}))["slow-rank"]
+    assert "83% of it in step 4 alone" in once.claim
+    assert once.confidence == "medium"
+    always = found(charged({4: 48.0, 5: 4.0, 6: 4.0, 7: 4.0}))["slow-rank"]
+    assert "alone" not in always.claim
+    assert (always.confidence, always.evidence["heaviest_step"]) == ("high", 4)
+
+
+@pytest.mark.parametrize("cause", ["slow_rank", "host"])
+def test_a_run_on_cpus_is_not_told_of_devices(cause: str) -> None:
+    given = charged({4: 60.0}, cause)
+    parts = {"compute.other": 700_000, "idle.host_launch": 300_000}
+    idle = inputs(parts=parts).attribution.parts
+    timelines = dict.fromkeys(RANKS, SimpleNamespace(on_gpu=False))
+    on_cpu = replace(given, attribution=replace(given.attribution, timelines=timelines, parts=idle))
+    texts = [f"{f.claim} {f.advice}" for f in findings(on_cpu) if f.code in ("slow-rank", "host-bound")]
+    assert texts
+    assert not [text for text in texts if re.search("device|CUDA|node", text, re.IGNORECASE)]
+
+
+def test_ranks_that_were_not_recorded_may_be_the_late_ones() -> None:
+    assert "balanced" in found(inputs())
+    missing = found(inputs(ranks=(0, 1, 2)))
+    assert set(missing) == {"incomplete-input"}
+    assert missing["incomplete-input"].rank == 3
+    assert found(inputs(ranks=(0, 1)))["incomplete-input"].rank is None  # two are missing
+
+
+def test_collectives_that_lack_a_recorded_rank_are_counted_and_its_trace_named() -> None:
+    given = inputs()
+    rows = [(0, [0, 1], 0), (0, [0, 1], 1), (1, [0, 1], 0), (2, [0, 9], 0)]  # rank 9 has no trace
+    lossy = pl.DataFrame(rows, ["instance", "members", "rank"], orient="row").with_columns(
+        complete=pl.col("instance") == 0, tier=pl.lit("within host"), arrival_wait_ns=0
+    )
+    told = replace(given, alignment=replace(given.alignment, collectives=lossy))
+    assert told.lost_parts() == {1: 1}
+    verdict = found(told)
+    assert "1 collectives lack the part of rank 1" in verdict["incomplete-input"].claim
+    assert verdict["balanced"].confidence == "medium"
+    assert "not judged without a baseline" in verdict["balanced"].advice
 
 
 def test_imbalance_that_chance_alone_would_give_is_no_finding() -> None:
