@@ -24,6 +24,10 @@ Outcomes = Generator[tuple[int, dict[str, Any]], None, None]
 
 _SMALL_BYTES = 24 << 20
 """Content that one process reads sooner than helpers start."""
+_WHOLE_BYTES = 48 << 20
+"""Content up to which a process reads a file alone: as many files' tables are in memory as there are processes."""
+_SHARING = 4
+"""Processes that one can keep busy with blocks while it joins their columns; more read any file alone."""
 _GZIP_RATIO = 12
 
 
@@ -59,21 +63,23 @@ def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str
 
 
 def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Outcomes:
-    """(place, metadata) of each job. With fewer files than processes each file's blocks are shared out instead."""
+    """(place, metadata) of each job: small files each in one process, of others the blocks in all."""
     if not jobs:
         return
     processes = max(1, workers if workers is not None else default_workers())
-    if sum(map(_content_bytes, jobs)) < _SMALL_BYTES:
+    sizes = list(map(_content_bytes, jobs))
+    if sum(sizes) < _SMALL_BYTES:
         processes = 1
+    limit = 0 if processes == 1 else _WHOLE_BYTES if processes <= _SHARING else max(sizes)
+    whole = [place for place, size in enumerate(sizes) if size <= limit]
+    whole = whole if len(whole) >= processes else []
     crew = Crew(processes - 1)
     with held(), _no_partials(jobs[0].entry.folder, crew), crew:
-        if len(jobs) < processes or processes == 1:
-            for place, job in enumerate(jobs):
-                check()
-                yield place, read_job(job, patterns, crew)
-        else:
-            results = crew.run(read_job, ((job, patterns) for job in jobs), ahead=len(jobs))
-            yield from ((place, metadata) for place, (_, metadata) in enumerate(results))
+        results = crew.run(read_job, ((jobs[place], patterns) for place in whole), ahead=len(jobs))
+        yield from ((place, metadata) for place, (_, metadata) in zip(whole, results, strict=True))
+        for place in sorted(set(range(len(jobs))).difference(whole)):
+            check()
+            yield place, read_job(jobs[place], patterns, crew)
 
 
 @contextmanager

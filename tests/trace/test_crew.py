@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from trace_tasks import die_elsewhere, double, fail, lock
+from trace_zoo import event, open_files, told, trace
 
+from moescope.trace import open_directory, reading
 from moescope.trace.crew import Crew
 from moescope.trace.wire import packed, receive, send
 from moescope.trace.workers import in_processes
@@ -64,6 +67,21 @@ def _traces(folder: Path, num_ranks: int, num_events: int) -> None:
     for rank in range(num_ranks):
         text = f'{{"distributedInfo": {{"rank": {rank}}}, "traceEvents": [{events}]}}'
         (folder / f"rank{rank}.json").write_text(text)
+
+
+@pytest.mark.parametrize("workers", [2, 6])
+def test_small_and_large_files_are_read_alike(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones each by one process, the blocks of others by all; in the order of ranks all the same."""
+    files = {f"rank{rank}.json": trace(*[event(ts=str(rank))] * (1 + 40 * (rank % 3 == 1))) for rank in range(7)}
+    files = {name: text.replace('"rank": 0', f'"rank": {name[4]}') for name, text in files.items()}
+    expected = told(open_files(tmp_path, files))
+    shutil.rmtree(tmp_path / ".moescope")
+    monkeypatch.setattr(reading, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(reading, "_WHOLE_BYTES", 1000)
+    done: list[tuple[int, int]] = []
+    directory = open_directory(tmp_path, workers=workers, progress=lambda count, total, _: done.append((count, total)))
+    assert told(directory) == expected
+    assert done == [(count, 7) for count in range(1, 8)]
 
 
 def test_a_script_without_a_guard_reads_in_parallel(tmp_path: Path) -> None:
