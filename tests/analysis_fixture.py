@@ -226,6 +226,10 @@ def _memory(num_ranks: int, hot_rank: int) -> tuple[RankMemory, ...]:
                 },
                 series=tuple(series),
                 source="events",
+                reserved_at_peak_bytes=peak + 2 * GIB,
+                live_by_layer_bytes={"layer 3": peak // 2, "no annotated layer": peak - peak // 2},
+                live_by_operation_bytes={"aten::_grouped_mm": peak},
+                reserved_series=tuple((at, size + 2 * GIB) for at, size in series),
             )
         )
     return tuple(result)

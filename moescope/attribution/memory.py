@@ -19,6 +19,10 @@ from moescope.trace import RankTrace
 NUM_SERIES_BUCKETS = 200
 BEFORE_WINDOW = "before the window"
 NO_PHASE = "no annotated phase"
+NO_LAYER = "no annotated layer"
+NO_OPERATION = "no operation recorded"
+OTHERS = "other operations"
+MOST_OPERATIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ class MemoryProfile:
     reserved_at_peak_bytes: int | None = None
     """Reserved when most was allocated; what it is more than that is fragmentation."""
     peak_by_step_bytes: dict[int, int] = field(default_factory=dict)
+    live_by_layer_bytes: dict[str, int] = field(default_factory=dict)
+    live_by_operation_bytes: dict[str, int] = field(default_factory=dict)
+    """At the peak, by the innermost operation that allocated; the smaller ones together."""
+    reserved_series: tuple[tuple[int, int], ...] = ()
+    """At the moments of ``series``."""
 
 
 def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame) -> MemoryProfile | None:
@@ -52,7 +61,10 @@ def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame
     total = used["total_allocated"].to_numpy()
     peak = int(np.argmax(total))
     at_ns = int(used["ts_ns"][peak])
-    phases = _phases(events, used)
+    owners = _Owners(events, used)
+    phases = owners.phases()
+    until = used.head(peak + 1)
+    kept = _buckets(total)
     reserved = int(used["total_reserved"].max() or 0)  # type: ignore[arg-type]
     return MemoryProfile(
         device=trace.device if len(on_gpu) else "host",
@@ -61,10 +73,13 @@ def memory_profile(trace: RankTrace, events: pl.DataFrame, windows: pl.DataFrame
         capacity_bytes=_capacity(trace, int(device)) if len(on_gpu) else None,
         peak_at_ns=at_ns,
         peak_phase=phases[peak],
-        live_by_phase_bytes=_live_at(used.head(peak + 1), phases, int(total[peak])),
-        series=_series(used["ts_ns"].to_numpy(), total),
+        live_by_phase_bytes=_live_at(until, phases, int(total[peak])),
+        series=_at(used, "total_allocated", kept),
         reserved_at_peak_bytes=used["total_reserved"][peak] or None,
         peak_by_step_bytes=_peak_by_step(used, windows),
+        live_by_layer_bytes=_live_at(until, owners.layers(), int(total[peak])),
+        live_by_operation_bytes=_largest(_live_at(until, owners.operations(), int(total[peak]))),
+        reserved_series=_at(used, "total_reserved", kept) if reserved else (),
     )
 
 
@@ -82,21 +97,36 @@ def _capacity(trace: RankTrace, device: int) -> int | None:
     return None
 
 
-def _phases(events: pl.DataFrame, used: pl.DataFrame) -> list[str]:
-    """The phase, else the innermost annotation, else the operation at each memory event; [m]."""
-    moment, thread = used["ts_ns"].to_numpy(), used["tid"].to_numpy()
-    phase = contexts(events, moment, thread)
-    names = phase.select(
-        pl.when(pl.col("backward")).then(pl.col("phase") + " (backward)").otherwise(pl.col("phase"))
-    ).to_series()
-    if names.null_count() == 0:
-        return names.to_list()
-    ranges = events.filter(
-        (pl.col("category") == "annotation") & ~pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
-    )
-    annotation = _innermost_name(ranges, moment, thread)
-    operation = _innermost_name(events.filter(pl.col("category") == "cpu_op"), moment, thread)
-    return names.fill_null(annotation).fill_null(operation).fill_null(NO_PHASE).to_list()
+class _Owners:
+    """What the host was in at each memory event, [m]."""
+
+    def __init__(self, events: pl.DataFrame, used: pl.DataFrame):
+        self._events = events
+        self._at = used["ts_ns"].to_numpy(), used["tid"].to_numpy()
+        self._context = contexts(events, *self._at)
+
+    def phases(self) -> list[str]:
+        """The phase, else the innermost annotation, else the operation."""
+        is_backward = pl.when(pl.col("backward")).then(pl.col("phase") + " (backward)").otherwise(pl.col("phase"))
+        names = self._context.select(is_backward).to_series()
+        if names.null_count() == 0:
+            return names.to_list()
+        is_step = pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
+        ranges = self._events.filter((pl.col("category") == "annotation") & ~is_step)
+        annotation = _innermost_name(ranges, *self._at)
+        return names.fill_null(annotation).fill_null(self._operation()).fill_null(NO_PHASE).to_list()
+
+    def layers(self) -> list[str]:
+        """``layer 3``, or that none was annotated."""
+        layer = pl.lit("layer ") + pl.col("layer").cast(pl.String)
+        return self._context.select(layer).to_series().fill_null(NO_LAYER).to_list()
+
+    def operations(self) -> list[str]:
+        """The innermost operation."""
+        return self._operation().fill_null(NO_OPERATION).to_list()
+
+    def _operation(self) -> pl.Series:
+        return _innermost_name(self._events.filter(pl.col("category") == "cpu_op"), *self._at)
 
 
 def _innermost_name(ranges: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.Series:
@@ -116,8 +146,21 @@ def _live_at(used: pl.DataFrame, phases: list[str], total: int) -> dict[str, int
     return {**by_phase, BEFORE_WINDOW: rest} if rest else by_phase
 
 
-def _series(ts_ns: IntArray, total: IntArray) -> tuple[tuple[int, int], ...]:
-    bucket = np.linspace(0, NUM_SERIES_BUCKETS, len(ts_ns), endpoint=False).astype(np.int64)
+def _largest(live: dict[str, int]) -> dict[str, int]:
+    """The largest, and the others together."""
+    names = sorted(live, key=lambda name: (-live[name], name))
+    rest = sum(live[name] for name in names[MOST_OPERATIONS:])
+    kept = {name: live[name] for name in names[:MOST_OPERATIONS]}
+    return {**kept, OTHERS: rest} if rest else kept
+
+
+def _buckets(total: IntArray) -> list[int]:
+    """The event with the highest total of each bucket."""
+    bucket = np.linspace(0, NUM_SERIES_BUCKETS, len(total), endpoint=False).astype(np.int64)
     first = np.unique(bucket, return_index=True)[1]
-    highest = [low + int(np.argmax(part)) for low, part in zip(first, np.split(total, first[1:]), strict=True)]
-    return tuple((int(ts_ns[index]), int(total[index])) for index in highest)
+    return [int(low + np.argmax(part)) for low, part in zip(first, np.split(total, first[1:]), strict=True)]
+
+
+def _at(used: pl.DataFrame, column: str, rows: list[int]) -> tuple[tuple[int, int], ...]:
+    """(time, value) of the given rows, those without a value left out."""
+    return tuple(used[rows].select("ts_ns", column).drop_nulls().rows())

@@ -11,6 +11,7 @@ import polars as pl
 from moescope.align import Alignment
 from moescope.attribution import RankProfile
 from moescope.attribution.load import Counts
+from moescope.attribution.memory import BEFORE_WINDOW
 from moescope.attribution.memory_tokens import TokenFit, fit_tokens, received_tokens, token_points
 from moescope.attribution.snapshot import SnapshotUse, snapshot_use
 from moescope.telemetry import Telemetry
@@ -20,6 +21,7 @@ from moescope.views.model import RankMemory
 from moescope.views.model_memory import MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 
 STANDARD_ERRORS = 2
+STATE = ("parameters", "gradients", "optimizer")
 
 
 def memory(
@@ -31,6 +33,7 @@ def memory(
     """
     recorded = [(p.rank, p.memory) for p in profiles if p.memory is not None]
     from_events = dict(sorted(recorded, key=lambda pair: pair[1].allocated_peak_bytes))
+    state = _state_bytes(telemetry)
     found = [
         RankMemory(
             rank=rank,
@@ -40,10 +43,13 @@ def memory(
             capacity_bytes=memory.capacity_bytes,
             peak_at_ns=alignment.clock_of(rank).common_ns(memory.peak_at_ns),
             peak_phase=memory.peak_phase,
-            live_by_phase_bytes=memory.live_by_phase_bytes,
-            series=tuple((alignment.clock_of(rank).common_ns(at), size) for at, size in memory.series),
+            live_by_phase_bytes=with_state(memory.live_by_phase_bytes, state.get(rank)),
+            series=_on_common_clock(memory.series, alignment, rank),
             source="events",
             reserved_at_peak_bytes=memory.reserved_at_peak_bytes,
+            live_by_layer_bytes=memory.live_by_layer_bytes,
+            live_by_operation_bytes=memory.live_by_operation_bytes,
+            reserved_series=_on_common_clock(memory.reserved_series, alignment, rank),
         )
         for rank, memory in from_events.items()
     ]
@@ -52,6 +58,35 @@ def memory(
         capacity = device_bytes(telemetry)
         found = [_from_telemetry(row, device, capacity) for row in _peaks(telemetry).iter_rows(named=True)]
     return tuple(sorted(found, key=lambda memory: memory.rank))
+
+
+def _on_common_clock(
+    series: tuple[tuple[int, int], ...], alignment: Alignment, rank: int
+) -> tuple[tuple[int, int], ...]:
+    clock = alignment.clock_of(rank)
+    return tuple((clock.common_ns(at), size) for at, size in series)
+
+
+def _state_bytes(telemetry: Telemetry | None) -> dict[int, dict[str, int]]:
+    """Bytes of parameters, gradients and optimizer state by rank, as the hooks noted them."""
+    if telemetry is None or telemetry.step.is_empty():
+        return {}
+    columns = {name: f"{name.removesuffix('s')}_bytes" for name in STATE}
+    last = telemetry.step.sort("step").group_by("rank").agg(pl.col(*columns.values()).drop_nulls().last())
+    found = {}
+    for row in last.iter_rows(named=True):
+        found[row["rank"]] = {name: row[column] for name, column in columns.items() if row[column]}
+    return found
+
+
+def with_state(live: Mapping[str, int], state: Mapping[str, int] | None) -> dict[str, int]:
+    """What was there before the window, divided into the state that is known to be, where it is large enough."""
+    before = live.get(BEFORE_WINDOW, 0)
+    if not state or sum(state.values()) > before:
+        return dict(live)
+    rest = before - sum(state.values())
+    parts = {name: size for name, size in live.items() if name != BEFORE_WINDOW}
+    return {**parts, **state, **({BEFORE_WINDOW: rest} if rest else {})}
 
 
 def device_bytes(telemetry: Telemetry | None) -> dict[int, int]:

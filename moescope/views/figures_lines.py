@@ -29,7 +29,10 @@ def _unit(top: float) -> tuple[float, str]:
 
 
 def memory_figure(analysis: Analysis, theme_name: str = "light", rank: int | None = None) -> go.Figure:
-    """Allocated bytes over time, of at most eight ranks: ``rank``, the extremes, those findings name, and others."""
+    """Allocated bytes over time, and dotted the reserved ones, of at most eight ranks.
+
+    They are ``rank``, the extremes, those that findings name, and others.
+    """
     theme = THEMES[theme_name]
     memories = [m for m in analysis.memory if m.series]
     if not memories:
@@ -52,6 +55,11 @@ def memory_figure(analysis: Analysis, theme_name: str = "light", rank: int | Non
             marker={"color": colour, "size": 7},
             text=[f"rank {m.rank}: peak {size(m.allocated_peak_bytes)} in {plain(m.peak_phase)}"],
             hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[(t - start) / 1e6 for t, _ in m.reserved_series], y=[b / unit for _, b in m.reserved_series],
+            mode="lines", showlegend=False, line={"color": colour, "width": 1, "dash": "dot"},
+            hovertemplate=f"rank {m.rank}: %{{y:.2f}} {name} reserved at %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip
     _capacity(figure, chosen, theme, unit)
     figure.update_xaxes(title_text="ms")

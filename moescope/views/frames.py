@@ -92,8 +92,11 @@ def _load_ranks(analysis: model.Analysis) -> pl.DataFrame:
 
 
 def _memory_series(analysis: model.Analysis) -> pl.DataFrame:
-    rows = [(memory.rank, time_ns, allocated) for memory in analysis.memory for time_ns, allocated in memory.series]
-    return _table(rows, rank=pl.Int64(), time_ns=pl.Int64(), allocated_bytes=pl.Int64())
+    rows = []
+    for memory in analysis.memory:
+        reserved = dict(memory.reserved_series)
+        rows += [(memory.rank, time_ns, allocated, reserved.get(time_ns)) for time_ns, allocated in memory.series]
+    return _table(rows, rank=pl.Int64(), time_ns=pl.Int64(), allocated_bytes=pl.Int64(), reserved_bytes=pl.Int64())
 
 
 def _memory_live(analysis: model.Analysis) -> pl.DataFrame:
@@ -101,6 +104,16 @@ def _memory_live(analysis: model.Analysis) -> pl.DataFrame:
         (memory.rank, phase, live) for memory in analysis.memory for phase, live in memory.live_by_phase_bytes.items()
     ]
     return _table(rows, rank=pl.Int64(), phase=pl.String(), live_bytes=pl.Int64())
+
+
+def _memory_owners(analysis: model.Analysis) -> pl.DataFrame:
+    rows = [
+        (memory.rank, by, what, live)
+        for memory in analysis.memory
+        for by, held in (("layer", memory.live_by_layer_bytes), ("operation", memory.live_by_operation_bytes))
+        for what, live in held.items()
+    ]
+    return _table(rows, rank=pl.Int64(), by=pl.String(), what=pl.String(), live_bytes=pl.Int64())
 
 
 def _table(rows: Sequence[tuple[object, ...]], **schema: pl.DataType) -> pl.DataFrame:
@@ -126,6 +139,7 @@ TABLES: dict[str, Callable[[model.Analysis], pl.DataFrame]] = {
     "memory": lambda a: flat(model.RankMemory, a.memory),
     "memory_series": _memory_series,
     "memory_live": _memory_live,
+    "memory_owners": _memory_owners,
     "memory_tokens": lambda a: flat(TokenMemory, a.memory_use.tokens),
     "memory_trades": lambda a: flat(MemoryTrade, a.memory_use.trades),
     "memory_steps": lambda a: flat(StepPeak, a.memory_use.steps),

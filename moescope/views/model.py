@@ -246,6 +246,10 @@ class RankMemory:
     """``events`` (memory events of the trace) or ``telemetry``."""
     reserved_at_peak_bytes: int | None = None
     """Reserved when most was allocated; what it is more than that is fragmentation and cache."""
+    live_by_layer_bytes: Mapping[str, int] = field(default_factory=dict)
+    live_by_operation_bytes: Mapping[str, int] = field(default_factory=dict)
+    reserved_series: tuple[tuple[int, int], ...] = ()
+    """(time ns, reserved bytes) at the moments of ``series``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,20 @@ def peaks_panel(analysis: Analysis) -> Panel:
     share = num_bytes / sum(top.live_by_phase_bytes.values()) if num_bytes else 0.0
     reading = f"At the peak of rank {top.rank}, {size(num_bytes)} ({percent(share)}) came from {phase}."
     caption = "Live at the peak, by the phase that allocated it."
-    return Panel(key, title, question, reading, (Table("peaks", columns, rows, caption),))
+    tables = [Table("peaks", columns, rows, caption)]
+    if owners := _owners(analysis):
+        columns = (Column("rank", "id"), Column("by"), Column("what"), Column("live at the peak", "bytes"))
+        tables.append(Table("peakowners", columns, owners, "The same by layer, and by operation."))
+    return Panel(key, title, question, reading, tuple(tables))
+
+
+def _owners(analysis: Analysis) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(
+        (m.rank, by, what, num_bytes)
+        for m in analysis.memory
+        for by, held in (("layer", m.live_by_layer_bytes), ("operation", m.live_by_operation_bytes))
+        for what, num_bytes in held.items()
+    )
 
 
 def sources_panel(analysis: Analysis) -> Panel:

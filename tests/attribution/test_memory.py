@@ -46,6 +46,17 @@ def test_peak_and_what_was_live_there(rank: TinyRank, tmp_path: Path) -> None:
     assert [size for _, size in got.series] == [600, 650, 550, 850, 550, 500]
 
 
+def test_the_peak_by_layer_and_operation_and_the_reserved_bytes_beside_it(rank: TinyRank, tmp_path: Path) -> None:
+    rank.op("aten::empty", 100, 60)
+    rank.op("aten::empty_strided", 5, 60)
+    got = profile(rank, tmp_path)
+    assert got is not None
+    assert got.live_by_layer_bytes == {"layer 0": 350, "before the window": 500}
+    assert got.live_by_operation_bytes == {"before the window": 500, "aten::empty": 300, "aten::empty_strided": 50}
+    assert got.reserved_series == tuple((at, 2 * size) for at, size in got.series)
+    assert (got.reserved_at_peak_bytes, got.peak_by_step_bytes) == (1700, {0: 850})
+
+
 def test_an_address_that_is_used_again_counts_once(rank: TinyRank, tmp_path: Path) -> None:
     rank.memory(330, 700, addr=1, total=1200)
     got = profile(rank, tmp_path)

@@ -9,7 +9,9 @@ import pytest
 from tiny_trace import TinyRank, write
 from torch_snapshot import ADAM, LINEAR, TinySnapshot
 
+from moescope.attribution.memory import BEFORE_WINDOW
 from moescope.cli import main
+from moescope.views.assemble_memory import with_state
 from moescope.views.build import analyze
 from moescope.views.json import to_json
 
@@ -71,6 +73,24 @@ def test_the_json_holds_both_sections_and_the_text_the_operation(
     assert "memory_use" not in to_json(analysis)
     assert main(["analyze", str(path), "--no-cache"]) == 0
     assert "aten::item" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (
+            {"parameters": 300, "optimizer": 150},
+            {"experts": 50, "parameters": 300, "optimizer": 150, BEFORE_WINDOW: 50},
+        ),
+        ({"parameters": 300, "optimizer": 200}, {"experts": 50, "parameters": 300, "optimizer": 200}),
+        ({"parameters": 900}, {"experts": 50, BEFORE_WINDOW: 500}),
+        (None, {"experts": 50, BEFORE_WINDOW: 500}),
+    ],
+)
+def test_what_was_there_before_is_named_where_telemetry_knows_it(
+    state: dict[str, int] | None, expected: dict[str, int]
+) -> None:
+    assert with_state({"experts": 50, BEFORE_WINDOW: 500}, state) == expected
 
 
 def test_reserved_memory_at_the_peak_is_kept(tmp_path: Path) -> None:
