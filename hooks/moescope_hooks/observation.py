@@ -46,6 +46,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ANNOUNCE_TIMEOUT_S = 30.0
+FIGURED_MICROBATCHES = 2
+"""Microbatches of each step whose routers' figures are computed: they cost more than all else, and vary little."""
 
 
 def _harmless(
@@ -283,7 +285,9 @@ class Observation:
 
     def _add_routing(self, layer: int, routing: Routing) -> None:
         if self._counts_now():
-            self._record.add_load(self._microbatch_of(layer), layer, routing, router_figures(routing))
+            microbatch = self._microbatch_of(layer)
+            figures = router_figures(routing) if microbatch < FIGURED_MICROBATCHES else None
+            self._record.add_load(microbatch, layer, routing, figures)
 
     def _microbatch_of(self, layer: int) -> int:
         """The microbatch being trained on: as marked, else as many as this layer has seen in this step.

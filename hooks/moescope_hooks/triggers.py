@@ -134,7 +134,8 @@ class Triggers:
         window = Window(**{**fields, "ranks": None if fields["ranks"] is None else tuple(fields["ranks"])})
         self._num_taken += 1
         self._number = window.number + 1
-        if self._step is not None and self._step >= window.start:
+        concerned = window.ranks is None or self._rank in window.ranks
+        if concerned and self._step is not None and self._step >= window.start:
             self._gaps.add(f"the start of window {window.number}", f"step {self._step} had begun when it was announced")
         self._window = window
 

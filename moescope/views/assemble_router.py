@@ -22,7 +22,7 @@ def routers(telemetry: Telemetry | None) -> tuple[RouterLayer, ...]:
         pl.col("margin").mean(),
         pl.col("entropy").mean(),
         flips=pl.col("bf16_flips").sum(),
-        has_flips=pl.col("bf16_flips").is_not_null().any(),
+        examined=pl.col("counts").list.sum().filter(pl.col("bf16_flips").is_not_null()).sum(),
         dropped=pl.col("dropped").list.sum().sum(),
         can_drop=pl.col("dropped").is_not_null().any(),
         assigned=pl.col("counts").list.sum().sum(),
@@ -32,7 +32,7 @@ def routers(telemetry: Telemetry | None) -> tuple[RouterLayer, ...]:
             layer=int(row["layer"]),
             margin=_known(row["margin"]),
             entropy=_known(row["entropy"]),
-            flipped_share=row["flips"] / row["assigned"] if row["has_flips"] and row["assigned"] else None,
+            flipped_share=row["flips"] / row["examined"] if row["examined"] else None,
             dropped_share=row["dropped"] / row["assigned"] if row["can_drop"] and row["assigned"] else None,
         )
         for row in table.sort("layer").iter_rows(named=True)

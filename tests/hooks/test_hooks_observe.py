@@ -70,6 +70,14 @@ def test_router_figures_are_those_of_the_formulas(tmp_path: Path) -> None:
     assert row["bf16_flips"] is None
 
 
+def test_figures_are_those_of_the_first_microbatches(tmp_path: Path) -> None:
+    model = ToyModel()
+    with observe(model, out=tmp_path) as obs:
+        train_toy(model, obs, steps=2, microbatches=4)
+    rows = expert_load(tmp_path).filter(pl.col("layer") == 0)
+    assert rows["entropy"].is_not_null().to_list() == [True, True, False, False] * 2
+
+
 def test_evaluation_and_what_follows_a_pause_do_not_count(tmp_path: Path) -> None:
     model = ToyModel()
     x = torch.randn(16, 8)

@@ -35,11 +35,12 @@ def test_routers_are_means_and_shares_per_layer() -> None:
     rows = [
         {"layer": 0, "counts": [6, 2], "dropped": [1, 0], "margin": 0.1, "entropy": 0.5, "bf16_flips": 1},
         {"layer": 0, "counts": [4, 4], "dropped": [0, 0], "margin": 0.3, "entropy": 0.7, "bf16_flips": 3},
+        {"layer": 0, "counts": [8, 0], "dropped": [0, 0], "margin": None, "entropy": None, "bf16_flips": None},
         {"layer": 1, "counts": [4, 4], "dropped": None, "margin": None, "entropy": None, "bf16_flips": None},
     ]
     first, second = routers(telemetry(load=rows))
     assert (first.margin, first.entropy) == (pytest.approx(0.2), pytest.approx(0.6))
-    assert (first.flipped_share, first.dropped_share) == (4 / 16, 1 / 16)
+    assert (first.flipped_share, first.dropped_share) == (4 / 16, 1 / 24)
     assert (second.margin, second.entropy, second.flipped_share, second.dropped_share) == (None,) * 4
     assert routers(telemetry()) == routers(None) == ()
 
