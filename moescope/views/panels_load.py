@@ -127,30 +127,6 @@ def rank_panel(analysis: Analysis) -> Panel:
         f"Counts: {SOURCES.get(load.source, load.source)}. Uneven expert time: {load.cost_basis or 'not known'}.",
         "Tokens and hardware both make expert time uneven; what others wait for tokens is the load-imbalance finding.",
     )
-    caption = "Mean assignments per microbatch."
-    tables = (Table("experts", columns, rows, caption), _summary(analysis.load))
-    return Panel(key, title, question, reading + ".", tables)
-
-
-def rank_panel(analysis: Analysis) -> Panel:
-    """Load of every rank in every layer."""
-    key, title, question = "ranks", "Load of ranks", "Which rank gets more tokens than it should, in which layer?"
-    load = analysis.load
-    if load is None or not load.layers:
-        return Panel(key, title, question, empty=NO_COUNTS)
-    worst = max(load.layers, key=lambda layer: layer.maxvio_rank)
-    reading = (
-        f"Layer {worst.layer} is the least balanced: rank {worst.hottest_rank} gets {factor(1 + worst.maxvio_rank)} "
-        f"the mean; MaxVio {ratio(worst.maxvio_rank)}, random routing alone gives {ratio(worst.maxvio_rank_floor)}."
-    )
-    if load.cost_ns_per_step is not None:
-        reading += f" Experts of the busiest ranks take {duration(load.cost_ns_per_step)} per step more than the mean."
-    columns = (Column("layer", "id"), *(Column(f"rank {r}", "count") for r in load.ranks))
-    rows = tuple((layer.layer, *layer.rank_tokens) for layer in load.layers)
-    notes = (
-        f"Counts: {SOURCES.get(load.source, load.source)}. Uneven expert time: {load.cost_basis or 'not known'}; tokens and hardware both "
-        "count, and how much of it others wait for is the load-imbalance finding.",
-    )
     caption = "Mean assignments received per microbatch."
     return Panel(key, title, question, reading, (Table("ranks", columns, rows, caption), _summary(load)), notes=notes)
 
