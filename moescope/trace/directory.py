@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from moescope.errors import InputUnreadableError, MoescopeError
@@ -71,6 +71,7 @@ def open_directory(
     if not traces:
         raise _nothing_read(root, problems, notes)
     ranks = number_windows(with_ranks(traces, regex, problems), problems)
+    notes += _other_runs(ranks, problems)
     problems.extend(problem for trace in ranks for problem in trace.problems)
     return TraceDirectory(root, ranks, problems, notes)
 
@@ -167,6 +168,18 @@ def _stored(metadata: dict[str, Any], job: Job) -> list[Stored]:
     if "parts" in metadata:
         return [(part, job.entry.part(part["rank"])) for part in metadata["parts"]]
     return [(metadata, job.entry)] if metadata["is_trace"] else []
+
+
+def _other_runs(ranks: list[RankTrace], problems: list[Problem]) -> list[str]:
+    """A word where whole folders were left out since others hold the same ranks at the same time."""
+    left_out = {PurePosixPath(problem.file).parent for problem in problems if problem.code == "duplicate-rank"}
+    runs = sorted(map(str, left_out - {PurePosixPath(trace.file).parent for trace in ranks}))
+    if not runs:
+        return []
+    shown = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+    return [
+        f"other runs seem to lie in {shown}: their ranks and times are those of the traces kept; open one at a time"
+    ]
 
 
 def _nothing_read(root: Path, problems: list[Problem], notes: list[str]) -> InputUnreadableError:

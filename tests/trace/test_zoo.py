@@ -187,6 +187,16 @@ def test_folder(case: str, tmp_path: Path) -> None:
     assert told(open_files(tmp_path, files)) == expected
 
 
+def test_several_runs_under_one_folder_are_told(tmp_path: Path) -> None:
+    files = {f"{run}/rank{rank}.json": trace(K, rank=rank) for run in "abcde" for rank in (0, 1)}
+    directory = open_files(tmp_path, files)
+    assert [one.file for one in directory.ranks] == ["a/rank0.json", "a/rank1.json"]
+    assert directory.notes == [
+        "other runs seem to lie in b, c, d and 1 more: their ranks and times are those of the traces kept; "
+        "open one at a time"
+    ]
+
+
 STEPS = [event("user_annotation", pid=pid, name="ProfilerStep#3") for pid in (10, 20)]
 REFUSED = {
     "nothing there": ({}, "empty-folder"),
