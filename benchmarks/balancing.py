@@ -29,6 +29,8 @@ from moescope.trainer.placement import contiguous_placement, member_loads
 from moescope.trainer.presets import load_config
 
 NUM_RANKS = 4
+NUM_SEQUENCES = 16
+"""The global batch: one microbatch of each of the four ranks."""
 NUM_PARTS = 4
 """Equal parts of the run that a row of the table gives means of."""
 COLORS = ("#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7")
@@ -77,7 +79,8 @@ class Loads:
 
 def run(method: str, steps: int) -> Curves:
     """Train with one method."""
-    trainer = Trainer(load_config("tiny", moe={"balance": method}, train={"steps": steps}), single_mesh())
+    train = {"steps": steps, "global_batch_sequences": NUM_SEQUENCES}
+    trainer = Trainer(load_config("tiny", moe={"balance": method}, train=train), single_mesh())
     loads, curves = Loads(trainer), Curves(method)
     for step in range(steps):
         curves.loss.append(float(trainer.train_step(step, None)[0][0]))
