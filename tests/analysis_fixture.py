@@ -31,7 +31,7 @@ from moescope.views.model import (
 )
 from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
 from moescope.views.model_host import Host, IdleCause, Launches
-from moescope.views.model_memory import MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
+from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 HOSTILE = "<script>alert(1)</script>"
@@ -282,6 +282,7 @@ def _memory_use(num_ranks: int, memory: tuple[RankMemory, ...], hostile: bool) -
     return MemoryUse(
         tokens=tokens,
         trades=tuple(MemoryTrade(rank, "recompute", 3 * GIB, 2_400_000) for rank in range(num_ranks)),
+        driver=(DriverCalls(0, "cudaMalloc", 4.0, 1_800_000, 1.5), DriverCalls(0, "cudaFree", 2.0, 2_100_000, 1.5)),
         steps=tuple(StepPeak(s, 0, (40 + s) * GIB, 39 * GIB, 50 * GIB, s in (10, 11)) for s in range(8, 14)),
         snapshots=(snapshot,),
     )

@@ -17,6 +17,7 @@ from moescope.align.collectives import PART_OF_KIND
 from moescope.align.context import launches
 from moescope.align.instances import comm_instances
 from moescope.align.steps import assign_steps, step_windows
+from moescope.attribution.allocator import AllocatorCalls, allocator_calls
 from moescope.attribution.device import DeviceIntervals, device_intervals
 from moescope.attribution.gemm.calls import gemm_calls
 from moescope.attribution.gemm.tiles import num_multiprocessors
@@ -62,6 +63,7 @@ class RankProfile:
     """Kernels without a recorded launch."""
     idle_causes: pl.DataFrame
     """What the device's idle time goes back to: ``idle_causes.SCHEMA``."""
+    allocator: AllocatorCalls
     memory_trades: tuple[MemoryTrade, ...]
     launch_stats: LaunchStats | None
     """None on a host-only trace."""
@@ -100,6 +102,7 @@ def profile_rank(trace: RankTrace) -> RankProfile:
         num_early_kernels=int((events["start_ns"] < launch["launch_ns"]).sum()),
         num_unlinked_kernels=int((kernels & launch["launch_ns"].is_null()).sum()),
         idle_causes=idle_causes(events, launch, segments, on_gpu=device.on_gpu),
+        allocator=allocator_calls(events, windows),
         memory_trades=memory_trades(events, trace.memory(), segments, windows),
         launch_stats=launch_stats(events, launch, windows),
     )

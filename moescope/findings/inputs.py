@@ -10,6 +10,7 @@ import polars as pl
 from moescope.align import Alignment
 from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution
+from moescope.attribution.allocator import AllocatorCalls
 from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.memory import MemoryProfile
 
@@ -38,6 +39,8 @@ class Inputs:
     """Matrix operations; None where no shape is recorded."""
     baseline: Baseline | None = None
     """What the machines can do, where it was measured."""
+    allocator: Mapping[int, AllocatorCalls] = field(default_factory=dict)
+    """Calls of the driver's allocator by rank."""
     token_memory: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
     """By rank, what received tokens take of its memory and when it runs out: evidence; empty where not known."""
     idle_causes: pl.DataFrame = field(default_factory=pl.DataFrame)

@@ -162,9 +162,22 @@ def allocator_stall(inputs: Inputs) -> Iterator[Finding]:
             "page": "memory",
             "mean_over_ranks_ns": round(mean),
             "stall_by_rank_ns": {str(rank): round(ns) for rank, ns in by_rank.head(8).rows()},
+            **_calls(inputs, worst),
             "formula": "exposed time of driver allocations and frees, mean over steps of the rank that stalls longest",
         },
     )
+
+
+def _calls(inputs: Inputs, rank: int) -> dict[str, object]:
+    """How often the rank that stalls longest calls the driver, and how many of the calls are retries."""
+    found = inputs.allocator.get(rank)
+    if found is None:
+        return {}
+    steps = max(found.num_steps, 1)
+    return {
+        "calls_per_step": {call: count / steps for call, (count, _) in found.calls.items()},
+        "retries_per_step": found.num_retries / steps,
+    }
 
 
 RANK_RULES = (small_gemm, recompute_cost, allocator_stall)

@@ -276,6 +276,7 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_run.peaks_panel, _peaks),
     (panels_memory.tokens_panel, None),
     (panels_memory.trades_panel, None),
+    (panels_memory.driver_panel, None),
     (panels_memory.step_peaks_panel, None),
     (panels_memory.snapshots_panel, None),
     (panels_step.steps_panel, _steps),

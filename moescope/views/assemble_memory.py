@@ -18,7 +18,7 @@ from moescope.telemetry import Telemetry
 from moescope.trace import Problem, TraceDirectory
 from moescope.trace.snapshots import open_snapshots
 from moescope.views.model import RankMemory
-from moescope.views.model_memory import MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
+from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 
 STANDARD_ERRORS = 2
 STATE = ("parameters", "gradients", "optimizer")
@@ -137,6 +137,7 @@ def memory_use(
     return MemoryUse(
         tokens=tuple(_tokens(profiles, telemetry, counts, ranks)),
         trades=tuple(_trades(profiles)),
+        driver=tuple(_driver(profiles)),
         steps=tuple(_step_peaks(profiles, telemetry)),
         snapshots=tuple(MemorySnapshot(**asdict(snapshot)) for snapshot in snapshots),
     )
@@ -219,6 +220,14 @@ def _trades(profiles: Sequence[RankProfile]) -> Iterator[MemoryTrade]:
         for trade in profile.memory_trades:
             steps = max(trade.num_steps, 1)
             yield MemoryTrade(profile.rank, trade.kind, round(trade.saved_bytes / steps), round(trade.cost_ns / steps))
+
+
+def _driver(profiles: Sequence[RankProfile]) -> Iterator[DriverCalls]:
+    for profile in profiles:
+        steps = max(profile.allocator.num_steps, 1)
+        retries = profile.allocator.num_retries / steps
+        for call, (count, ns) in profile.allocator.calls.items():
+            yield DriverCalls(profile.rank, call, count / steps, round(ns / steps), retries)
 
 
 def _step_peaks(profiles: Sequence[RankProfile], telemetry: Telemetry | None) -> Iterator[StepPeak]:

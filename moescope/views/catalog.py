@@ -49,6 +49,7 @@ PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "peaks": panels_run.peaks_panel,
     "memorytokens": panels_memory.tokens_panel,
     "memorytrades": panels_memory.trades_panel,
+    "drivercalls": panels_memory.driver_panel,
     "steppeaks": panels_memory.step_peaks_panel,
     "snapshots": panels_memory.snapshots_panel,
     "sources": panels_run.sources_panel,

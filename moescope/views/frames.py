@@ -18,7 +18,7 @@ from moescope.views import model
 from moescope.views.json import plain
 from moescope.views.library import LibraryCollective
 from moescope.views.model_host import IdleCause, Launches
-from moescope.views.model_memory import MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
+from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ TABLES: dict[str, Callable[[model.Analysis], pl.DataFrame]] = {
     "memory_owners": _memory_owners,
     "memory_tokens": lambda a: flat(TokenMemory, a.memory_use.tokens),
     "memory_trades": lambda a: flat(MemoryTrade, a.memory_use.trades),
+    "memory_driver": lambda a: flat(DriverCalls, a.memory_use.driver),
     "memory_steps": lambda a: flat(StepPeak, a.memory_use.steps),
     "memory_snapshots": lambda a: flat(MemorySnapshot, a.memory_use.snapshots),
     "idle": lambda a: flat(IdleCause, a.host.idle),

@@ -52,6 +52,7 @@ def finding_inputs(
         load_layers=_load_layers(load),
         gemms=gemms,
         baseline=baseline,
+        allocator={profile.rank: profile.allocator for profile in profiles},
         token_memory={row.rank: _token_evidence(row) for row in tokens},
         idle_causes=_idle_causes(profiles),
     )

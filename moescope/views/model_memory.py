@@ -44,6 +44,19 @@ class MemoryTrade:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverCalls:
+    """Calls of one kind to the driver's allocator inside one rank's steps."""
+
+    rank: int
+    call: str
+    calls_per_step: float
+    ns_per_step: int
+    """On the host."""
+    retries_per_step: float
+    """Of all kinds together: memory given back and, right after, asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepPeak:
     """Peaks of one training step by telemetry, profiled or not, over all ranks."""
 
@@ -95,5 +108,6 @@ class MemoryUse:
 
     tokens: tuple[TokenMemory, ...] = ()
     trades: tuple[MemoryTrade, ...] = ()
+    driver: tuple[DriverCalls, ...] = ()
     steps: tuple[StepPeak, ...] = ()
     snapshots: tuple[MemorySnapshot, ...] = ()

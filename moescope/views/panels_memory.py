@@ -25,6 +25,7 @@ NO_SNAPSHOTS = Empty(
     "Call torch.cuda.memory._record_memory_history() before and _dump_snapshot('rank0_memory.pickle') after the step, "
     "on every rank, and put the files into the folder.",
 )
+NO_DRIVER_CALLS = Empty("No call of the driver's allocator was recorded inside the profiled steps.", "")
 TRADES = {"recompute": "recomputation", "offload": "offloading"}
 
 
@@ -89,6 +90,30 @@ def trades_panel(analysis: Analysis) -> Panel:
     )
     caption = "Saved: allocated again by repeated work and not freed by it, or copied out and back. Cost: exposed time."
     return Panel(key, title, question, reading, (Table("memorytrades", columns, body, caption),))
+
+
+def driver_panel(analysis: Analysis) -> Panel:
+    """Calls of the driver's allocator inside the steps."""
+    key, title = "drivercalls", "Driver allocations"
+    question = "Does the allocator go to the driver inside the step?"
+    rows = analysis.memory_use.driver
+    if not rows:
+        return Panel(key, title, question, empty=NO_DRIVER_CALLS)
+    columns = (
+        Column("rank", "id"),
+        Column("call"),
+        Column("calls per step", "count"),
+        Column("on the host per step", "ms"),
+        Column("retries per step", "count"),
+    )
+    body = tuple((d.rank, d.call, d.calls_per_step, d.ns_per_step, d.retries_per_step) for d in rows)
+    worst = max(rows, key=lambda d: d.ns_per_step)
+    reading = (
+        f"Rank {worst.rank} spends {duration(worst.ns_per_step)} per step in {worst.call}, "
+        f"{plural(round(worst.calls_per_step), 'call')}; {count(worst.retries_per_step)} requests per step are retries "
+        "after memory was given back."
+    )
+    return Panel(key, title, question, reading, (Table("drivercalls", columns, body),))
 
 
 def step_peaks_panel(analysis: Analysis) -> Panel:

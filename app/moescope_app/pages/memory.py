@@ -5,7 +5,13 @@ from __future__ import annotations
 from dash import html
 
 from moescope.views import figures_lines
-from moescope.views.panels_memory import snapshots_panel, step_peaks_panel, tokens_panel, trades_panel
+from moescope.views.panels_memory import (
+    driver_panel,
+    snapshots_panel,
+    step_peaks_panel,
+    tokens_panel,
+    trades_panel,
+)
 from moescope.views.panels_run import memory_panel, peaks_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
@@ -22,6 +28,7 @@ def render(view: View) -> html.Div:
             panel(slug, peaks_panel(analysis), lambda: figures_lines.peaks_figure(analysis, theme)),
             panel(slug, tokens_panel(analysis)),
             panel(slug, trades_panel(analysis)),
+            panel(slug, driver_panel(analysis)),
             panel(slug, step_peaks_panel(analysis)),
             panel(slug, snapshots_panel(analysis)),
         ]
