@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,8 +29,8 @@ class Reason:
 def likely_reasons(
     share_of_usual: float, *, slow_ranks: tuple[int, ...] = (), num_ranks: int = 0, ratios: FloatArray | None = None,
     latency_share: float = 0.0,
-) -> list[dict[str, str]]:  # fmt: skip
-    """The reasons that the numbers support, most telling first; as evidence holds them.
+) -> dict[str, str]:  # fmt: skip
+    """Reason -> what speaks for it and what would confirm it, most telling first.
 
     ``share_of_usual``: the rate over what is usual (the other links', the baseline's). ``slow_ranks``: those whose
     links alone are slow. ``ratios``: time over expected time of each exchange. ``latency_share``: of the expected
@@ -78,7 +78,7 @@ def likely_reasons(
                 "larger microbatches or smaller groups; a low-latency dispatcher",
             )
         )
-    return [asdict(reason) for reason in found]
+    return {reason.reason: f"{reason.because}; to confirm: {reason.check}" for reason in found}
 
 
 def _spread(ratios: FloatArray) -> float:

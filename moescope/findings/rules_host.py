@@ -109,6 +109,9 @@ def _operations(inputs: Inputs, rank: int | None) -> Mapping[str, object]:
     count = max(mine["rank"].n_unique(), 1)
     most = mine.group_by("kind", "operation", "detail").agg(pl.col("ns_per_step").sum() / count)
     most = most.sort(["ns_per_step", "operation"], descending=[True, False]).head(MOST_OPERATIONS)
-    names = ("kind", "operation", "detail", "ns_per_step")
-    rows = [{**row, "ns_per_step": round(row["ns_per_step"])} for row in most.select(names).rows(named=True)]
-    return {"operations": rows}
+    rows = most.select("kind", "operation", "detail", "ns_per_step").rows()
+    return {"operations_ns": {_name(*row[:3]): round(row[3]) for row in rows}}
+
+
+def _name(kind: str, operation: str, detail: str) -> str:
+    return f"{kind} {operation} ({detail})" if detail else f"{kind} {operation}"

@@ -85,7 +85,7 @@ def _confidence(inputs: Inputs, link: SlowLink | None, cost: float) -> str:
     return known if link.compared_with in MEASURED or known == "low" else "medium"
 
 
-def _reasons(inputs: Inputs, link: SlowLink) -> list[dict[str, str]]:
+def _reasons(inputs: Inputs, link: SlowLink) -> dict[str, str]:
     return likely_reasons(link.factor, slow_ranks=link.ranks, num_ranks=len(inputs.ranks))
 
 

@@ -64,6 +64,13 @@ def test_exchanges_far_below_the_baseline_are_reported(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.cost_ns_per_step == pytest.approx(100_000, rel=0.01)
     assert finding.evidence["times_the_baseline"] == pytest.approx(118 / 18, rel=0.01)
+    assert list(finding.evidence["likely_reasons"]) == ["messages too small for the bandwidth"]  # 10 of 18 us
+
+
+def test_a_tenth_of_the_baselines_rate_is_what_sockets_carry(tmp_path: Path) -> None:
+    finding = network(run(tmp_path, exchange_us=180), baseline(tmp_path))
+    assert finding is not None
+    assert "sockets instead of the fast transport" in finding.evidence["likely_reasons"]
 
 
 def test_exchanges_near_the_baseline_or_without_one_are_not(tmp_path: Path) -> None:

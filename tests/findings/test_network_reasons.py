@@ -10,7 +10,7 @@ from moescope.findings.network_reasons import likely_reasons
 
 def names(*args: float, **options: object) -> list[str]:
     found = likely_reasons(*args, **options)  # type: ignore[arg-type]
-    return [reason["reason"].split(",")[0].split(" of ")[0] for reason in found]
+    return [reason.split(",")[0].split(" of ")[0] for reason in found]
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_what_the_rate_alone_says(share: float, reasons: list[str]) -> None:
 
 
 def test_single_slow_ranks_are_a_degraded_link() -> None:
-    (reason,) = likely_reasons(0.2, slow_ranks=(5,), num_ranks=8)
-    assert reason["reason"] == "a degraded link"
-    assert "only rank 5 of 8" in reason["because"]
+    found = likely_reasons(0.2, slow_ranks=(5,), num_ranks=8)
+    assert list(found) == ["a degraded link"]
+    assert "only rank 5 of 8" in found["a degraded link"]
     assert names(0.2, slow_ranks=(0, 1), num_ranks=2) == []
 
 

@@ -207,9 +207,7 @@ def test_operations_behind_idle_time_are_in_the_evidence() -> None:
     given = inputs(parts={"compute.other": 800_000, "idle.sync": 200_000})
     given = replace(given, idle_causes=pl.DataFrame(rows, schema=schema, orient="row"))
     finding = next(f for f in findings(given) if f.code == "host-bound")
-    assert finding.evidence["operations"] == [
-        {"kind": "sync", "operation": "aten::item", "detail": call, "ns_per_step": 80_000}
-    ]
+    assert finding.evidence["operations_ns"] == {"sync aten::item (cudaStreamSynchronize)": 80_000}
 
 
 def memory(allocated: int, *, reserved: int | None = None, capacity: int | None = None) -> MemoryProfile:
