@@ -61,3 +61,22 @@ def test_halves_are_balanced_as_the_whole(ranks: RankPool, balance: str) -> None
         for sections in ({}, HALVES)
     )
     assert halves[0] == pytest.approx(whole[0], rel=2e-5)
+
+
+@pytest.mark.parametrize("sections", [TENSOR, SHARDED])
+def test_shared_out_weights_go_with_bfloat16_and_grouped_experts(
+    ranks: RankPool, sections: dict[str, dict[str, Any]]
+) -> None:
+    """Losses agree to bfloat16's rounding, 2^-9."""
+    moe = {"expert_compute": "grouped"}
+    plain, shared_out = (
+        ranks.run(
+            rank_jobs.train,
+            mini_config(**{**s, "train": {**s.get("train", {}), "dtype": "bfloat16"}, "moe": moe}),
+            2,
+            "contiguous",
+            2,
+        )[0]
+        for s in ({}, sections)
+    )
+    assert shared_out[0] == pytest.approx(plain[0], rel=2**-9)
