@@ -56,6 +56,8 @@ def _rank(check: RankCheck, idle_ns: dict[str, int]) -> Iterator[RenderableType]
     if check.critical_path_percent:
         shares = ", ".join(f"{kind} {significant(share)} %" for kind, share in check.critical_path_percent.items())
         yield Text(printable(f"HTA's critical path of the first step: {shares}"))
+    elif "critical_path" not in check.failed:
+        yield Text("HTA finds no critical path here; it looks for marked steps.")
     for part, reason in check.failed.items():
         yield Text(printable(f"HTA could not compute {part}: {reason}"))
 
