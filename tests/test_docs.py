@@ -118,6 +118,7 @@ def test_finding_pages_state_the_thresholds_of_the_rules() -> None:
         "volume-imbalance": (percent(scale.NOTICEABLE), percent(scale.GRAVE)),
         "exposed-communication": (percent(rules.EXPOSED_SHARE),),
         "host-bound": (percent(scale.NOTICEABLE), percent(rules_host.HOST_SHARE)),
+        "device-idle": (percent(rules_host.HOST_SHARE),),
         "memory-peak": (percent(rules.MEMORY_NEAR_FULL), f"{rules.MEMORY_SPREAD:.1f}"),
         "balanced": (percent(scale.NOTICEABLE),),
     }

@@ -12,6 +12,7 @@ from rich.text import Text
 from moescope.cli.tables import clock_table, load_table, parts_table, path_table, waits_table
 from moescope.cli.text import console, printable, rank_names
 from moescope.findings import Finding
+from moescope.findings.scale import NOTICEABLE
 from moescope.views.links import moment_text, numbers
 from moescope.views.model import Analysis
 from moescope.views.panels_memory import tokens_panel
@@ -83,9 +84,20 @@ def verdict(analysis: Analysis, *, explain: bool = False) -> Iterator[Renderable
         yield from finding_lines(number, finding)
         if explain:
             yield from evidence_lines(analysis, finding)
+    yield from unexplained_lines(analysis)
     more = len(analysis.findings) - len(shown)
     if more > 0:
         yield Text(f"and {plural(more, 'further finding')}: see --explain, --json or the report.")
+
+
+def unexplained_lines(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield what ranks were late for without a reason that the traces show, where it is as large as a finding."""
+    for cause in analysis.causes:
+        if cause.cause == "unexplained" and cause.rank is not None and cause.share_of_step >= NOTICEABLE:
+            cost = f"{duration(cause.cost_ns_per_step)}/step, {percent(cause.share_of_step)}"
+            yield Text(
+                printable(f"Not explained: the others wait {cost}, for rank {cause.rank} without a reason shown.")
+            )
 
 
 def finding_lines(number: int, finding: Finding) -> Iterator[RenderableType]:

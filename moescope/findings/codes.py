@@ -8,6 +8,7 @@ FINDING_CODES: dict[str, str] = {
     "exposed-communication": "communication is not hidden behind compute",
     "small-gemm": "matrix products are too small for the device's rate",
     "host-bound": "the device waits for the host to launch work",
+    "device-idle": "the device idles although its next work was launched",
     "memory-peak": "a rank comes close to its device's memory, or far above the other ranks",
     "allocator-stall": "allocations inside the step stall the device",
     "recompute-cost": "activation recomputation takes a noticeable part of the step",

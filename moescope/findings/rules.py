@@ -12,7 +12,7 @@ from moescope.findings.inputs import Inputs, cost_by_rank
 from moescope.findings.model import Finding
 from moescope.findings.rules_baseline import below_baseline
 from moescope.findings.rules_clock import clock_uncertain, clocks_contradict
-from moescope.findings.rules_host import host_bound, late_host
+from moescope.findings.rules_host import device_idle, host_bound, late_host
 from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_network import slow_network
 from moescope.findings.rules_rank import RANK_RULES
@@ -261,6 +261,7 @@ RULES: tuple[Rule, ...] = (
     volume_imbalance,
     exposed_communication,
     host_bound,
+    device_idle,
     *RANK_RULES,
     router_collapse,
     dropped_tokens,

@@ -1,8 +1,8 @@
-"""Rules about hosts that do not keep their devices busy: single late ranks, or all of them."""
+"""Rules about devices that idle: for the host of a single late rank, for the hosts of all, or for neither."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -87,6 +87,33 @@ def host_bound(inputs: Inputs) -> Iterator[Finding]:
     )
 
 
+def device_idle(inputs: Inputs) -> Iterator[Finding]:
+    """Devices that idle between work that was launched in time."""
+    gap = inputs.mean_part_ns("idle.gap")
+    share = inputs.share(gap)
+    if share < HOST_SHARE:
+        return
+    yield Finding(
+        code="device-idle",
+        severity="warning",
+        rank=None,
+        layer=None,
+        cost_ns_per_step=round(gap),
+        share_of_step=share,
+        claim=f"Devices idle {ms(gap)} per step although the next work was launched already.",
+        advice="Look at these stretches on the timeline: many short kernels in a row or in a graph (fuse them), device "
+        "events the profiler lost or filtered out, or another process on the device. The cost is an upper bound.",
+        confidence="medium",
+        basis=inputs.finding_basis,
+        evidence={
+            "page": "host",
+            "is_upper_bound": True,
+            **_operations(inputs, None, ("gap",)),
+            "formula": "mean over ranks of idle.gap",
+        },
+    )
+
+
 def _charged_ns(inputs: Inputs) -> float:
     """Waits charged to hosts per step, summed over the waiting ranks."""
     return float(inputs.cause_ns("host")["charged_ns"].sum())
@@ -99,12 +126,12 @@ def _is_few(inputs: Inputs) -> bool:
     return float(charged.head(few).sum()) >= MOST * float(charged.sum())
 
 
-def _operations(inputs: Inputs, rank: int | None) -> Mapping[str, object]:
+def _operations(inputs: Inputs, rank: int | None, kinds: Sequence[str] = _KINDS) -> Mapping[str, object]:
     """The operations with most of this idle time, on a rank or on all; nothing where none is known."""
     table = inputs.idle_causes
     if table.is_empty():
         return {}
-    mine = table.filter(pl.col("kind").is_in(_KINDS))
+    mine = table.filter(pl.col("kind").is_in(kinds))
     mine = mine.filter(pl.col("rank") == rank) if rank is not None else mine
     count = max(mine["rank"].n_unique(), 1)
     most = mine.group_by("kind", "operation", "detail").agg(pl.col("ns_per_step").sum() / count)

@@ -22,6 +22,7 @@ _PAGE_OF_CODE = {
     "exposed-communication": "communication",
     "small-gemm": "gemm",
     "host-bound": "host",
+    "device-idle": "host",
     "memory-peak": "memory",
     "allocator-stall": "memory",
     "clock-uncertain": "run",
@@ -104,6 +105,7 @@ def numbers(finding: Finding) -> list[tuple[str, str]]:
 
 def _label(key: str) -> str:
     name = key.removesuffix("_ns") if key not in ("start_ns", "end_ns") else key
+    name = name.removeprefix("ns_") if name == "ns_per_step" else name
     return name.removesuffix("_bytes").replace("_", " ")
 
 
@@ -111,9 +113,11 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_shown(key, item)}" for name, item in value.items())
+        return ", ".join(
+            f"{_label(name)}: {_shown(name if _has_unit(name) else key, item)}" for name, item in value.items()
+        )
     if isinstance(value, list):
-        return ", ".join(_shown(key, item) for item in value)
+        return ("; " if value and isinstance(value[0], dict) else ", ").join(_shown(key, item) for item in value)
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: NONE}[value]
     if isinstance(value, int | float):
@@ -121,8 +125,12 @@ def _shown(key: str, value: object) -> str:
     return str(value)
 
 
+def _has_unit(name: str) -> bool:
+    return name.endswith(("_ns", "_bytes", "ns_per_step")) or name.startswith("share_")
+
+
 def _number(key: str, value: float) -> str:
-    if key.endswith("_ns") and key not in ("start_ns", "end_ns"):
+    if key.endswith(("_ns", "ns_per_step")) and key not in ("start_ns", "end_ns"):
         return duration(value)
     if key.endswith("_bytes"):
         return size(value)

@@ -61,6 +61,16 @@ def test_defaults(analysed):
     assert analysed[0][1] == {"hosts": None, "rank_regex": None, "workers": None, "cache": True, "baseline": None}
 
 
+def test_large_waits_without_a_reason_are_not_passed_over():
+    analysis = example()
+    small = replace(analysis.causes[0], cause="unexplained", rank=3, share_of_step=0.019)
+    assert "Not explained" not in text_of(replace(analysis, causes=(small,)))
+    large = replace(small, share_of_step=0.021, cost_ns_per_step=4_000_000)
+    assert "Not explained: the others wait 4.00 ms/step, 2.1 %, for rank 3" in text_of(
+        replace(analysis, causes=(large,))
+    )
+
+
 def test_explain_prints_every_number_behind_every_finding(analysed, capsys):  # noqa: ARG001
     assert main(["analyze", "runs/x"]) == 0
     brief = " ".join(capsys.readouterr().out.split())

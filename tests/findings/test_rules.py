@@ -185,6 +185,14 @@ def test_devices_that_wait_for_hosts_from_fifteen_percent() -> None:
     assert "host-bound" not in found(inputs(parts=gaps))
 
 
+def test_devices_that_idle_with_work_launched_from_fifteen_percent() -> None:
+    quiet = {"compute.other": 851_000, "idle.gap": 149_000}
+    assert "device-idle" not in found(inputs(parts=quiet))
+    loud = {"compute.other": 800_000, "idle.gap": 151_000, "idle.host_launch": 49_000}
+    finding = found(inputs(parts=loud))["device-idle"]
+    assert (finding.cost_ns_per_step, finding.evidence["is_upper_bound"]) == (151_000, True)
+
+
 def test_hosts_that_are_late_in_turn_are_one_loss_of_all() -> None:
     """Each of four ranks makes the others wait 10 us (30 us charged): 120 us over four ranks, and 50 us idle."""
     parts = {"compute.other": 950_000, "idle.host_launch": 30_000, "idle.outside": 20_000}
