@@ -255,12 +255,18 @@ def _world(traces: Sequence[RankTrace]) -> list[int]:
     return list(range(max(recorded, highest + 1)))
 
 
+def _alone(telemetry: Telemetry, alignment: Alignment) -> list[list[int]]:
+    """Every rank for itself, where no rank sends tokens to another: each computes all experts for its own tokens."""
+    seen = pl.concat([alignment.collectives["kind"] == "all_to_all", telemetry.collective["phase"] == "dispatch"])
+    return [] if seen.any() else [[rank] for rank in telemetry.expert_load["rank"].unique().sort().to_list()]
+
+
 def _counts(telemetry: Telemetry | None, alignment: Alignment, profiles: Sequence[RankProfile]) -> Counts | None:
     """Expert counts from telemetry, else rows from the exchanges' splits, else from grouped products' shapes."""
     if telemetry is not None:
         parallel = telemetry.run.get("parallel")
         parallel = parallel if isinstance(parallel, Mapping) else {}
-        groups = parallel.get("ep_groups") or expert_groups(alignment.collectives)
+        groups = parallel.get("ep_groups") or expert_groups(alignment.collectives) or _alone(telemetry, alignment)
         found = counts_from_telemetry(telemetry.expert_load, groups, parallel.get("expert_placement"))
         if found is not None:
             return found
