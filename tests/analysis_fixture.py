@@ -29,7 +29,16 @@ from moescope.views.model import (
     Wait,
     WaitEdge,
 )
-from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
+from moescope.views.model_gemm import (
+    Gemm,
+    GemmBucket,
+    GemmCost,
+    GemmCurve,
+    GemmExpert,
+    GemmLayer,
+    GemmRank,
+    GemmReference,
+)
 from moescope.views.model_host import Host, IdleCause, Launches
 from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 from moescope.views.model_router import HostTraffic, RouterLayer
@@ -497,4 +506,8 @@ def gemm_example(num_layers: int = 3) -> Gemm:
         recompute_ns_per_step=0,
         covered_share=0.9,
         grouped_saving_ns_per_step=120_000,
+        by_expert=(
+            GemmExpert(0, 0, 24.0, 41.5, 900_000, 700_000, True),
+            GemmExpert(1, 3, 24.0, 9.0, 800_000, 780_000, True),
+        ),
     )

@@ -269,6 +269,7 @@ _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_gemm.rates_panel, _rates),
     (panels_gemm.losses_panel, _losses),
     (panels_gemm.layer_losses_panel, _layer_losses),
+    (panels_gemm.expert_losses_panel, None),
     (panels_host.host_panel, _host),
     (panels_host.idle_panel, None),
     (panels_host.launches_panel, None),

@@ -13,7 +13,16 @@ from moescope.attribution.gemm.loss import LOSS_PARTS
 from moescope.attribution.gemm.ranks import COSTS, Gemms, gemms
 from moescope.attribution.gemm.rows import local_rows
 from moescope.telemetry import Telemetry
-from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmLayer, GemmRank, GemmReference
+from moescope.views.model_gemm import (
+    Gemm,
+    GemmBucket,
+    GemmCost,
+    GemmCurve,
+    GemmExpert,
+    GemmLayer,
+    GemmRank,
+    GemmReference,
+)
 
 
 def find_gemms(
@@ -57,6 +66,7 @@ def gemm_view(found: Gemms | None, attribution: Attribution) -> Gemm | None:
         recompute_ns_per_step=round(found.recompute_ns / count),
         covered_share=found.covered_share,
         grouped_saving_ns_per_step=round(found.grouped_saving_ns / count),
+        by_expert=tuple(_experts(found, windows)),
         looped_ns_per_step=round(found.looped_ns / count),
     )
 
@@ -93,6 +103,22 @@ def _cost(row: Mapping[str, Any], count: int) -> GemmCost:
         loss_ns_per_step=loss,
         parts_ns_per_step=parts,
     )
+
+
+def _experts(found: Gemms, windows: pl.DataFrame) -> Iterator[GemmExpert]:
+    """Per step of the rank."""
+    steps = dict(windows.group_by("rank").len().rows())
+    for row in found.by_expert.iter_rows(named=True):
+        count = max(steps.get(row["rank"], 1), 1)
+        yield GemmExpert(
+            rank=row["rank"],
+            expert=row["expert"],
+            calls_per_step=row["num_calls"] / count,
+            rows=row["rows"],
+            time_ns_per_step=round(row["time_ns"] / count),
+            loss_ns_per_step=round(row["loss_ns"] / count),
+            is_shared_out=row["is_shared_out"],
+        )
 
 
 def _ranks(found: Gemms, windows: pl.DataFrame) -> Iterator[GemmRank]:

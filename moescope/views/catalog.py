@@ -42,6 +42,7 @@ PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "rates": panels_gemm.rates_panel,
     "losses": panels_gemm.losses_panel,
     "layerlosses": panels_gemm.layer_losses_panel,
+    "expertlosses": panels_gemm.expert_losses_panel,
     "host": panels_host.host_panel,
     "idle": panels_host.idle_panel,
     "launches": panels_host.launches_panel,

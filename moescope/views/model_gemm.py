@@ -73,6 +73,22 @@ class GemmRank:
 
 
 @dataclass(frozen=True, slots=True)
+class GemmExpert:
+    """One local expert's products over all layers."""
+
+    rank: int
+    expert: int
+    """Its number on its rank."""
+    calls_per_step: float
+    rows: float
+    """Mean per call."""
+    time_ns_per_step: int
+    loss_ns_per_step: int
+    is_shared_out: bool
+    """Whether its time is a share of grouped calls', by the rows that their tiles compute."""
+
+
+@dataclass(frozen=True, slots=True)
 class GemmCurve:
     """Products of one weight [k, n] (or ``groups`` of them): kernel time over rows per group.
 
@@ -110,5 +126,7 @@ class Gemm:
     """Share of the matrix products' time whose shapes are recorded."""
     grouped_saving_ns_per_step: int
     """What one grouped call in place of single experts' calls would save: gaps, and the fixed time of all but one."""
+    by_expert: tuple[GemmExpert, ...] = ()
+    """Empty where experts cannot be told apart."""
     looped_ns_per_step: int = 0
     """What those single calls take; one grouped call would take this less the saving."""

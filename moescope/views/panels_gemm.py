@@ -22,6 +22,10 @@ NO_LAYERS = Empty(
     "No expert product could be assigned to a layer.",
     "Train inside moescope_hooks.observe(model, out=RUN), which marks the layers, and record with record_shapes=True.",
 )
+NO_EXPERTS = Empty(
+    "The experts of a rank cannot be told apart: their products are grouped, and no counts say the rows of each.",
+    "Train inside moescope_hooks.observe(model, out=RUN), which records the counts.",
+)
 LOSSES = {
     "memory": "memory roofline",
     "tile": "tile padding",
@@ -210,6 +214,36 @@ def layer_losses_panel(analysis: Analysis) -> Panel:
         f"per rank and step, at {significant(cost.rate_tflops)} TFLOP/s."
     )
     return Panel(key, title, question, reading, (_loss_table("layerlosses", "experts of", layer_rows(gemm)),))
+
+
+def expert_losses_panel(analysis: Analysis) -> Panel:
+    """The same by expert of every rank."""
+    key, title, question = "expertlosses", "Loss by expert", "Which rank's expert gets too few rows?"
+    gemm = analysis.gemm
+    if gemm is None or not gemm.by_expert:
+        return Panel(key, title, question, empty=NO_SHAPES if gemm is None else NO_EXPERTS)
+    columns = (
+        Column("rank", "id"),
+        Column("expert on its rank", "id"),
+        Column("calls", "count"),
+        Column("rows per call", "count"),
+        Column("time", "ms"),
+        Column("loss", "ms"),
+    )
+    body = tuple(
+        (e.rank, e.expert, e.calls_per_step, e.rows, e.time_ns_per_step, e.loss_ns_per_step) for e in gemm.by_expert
+    )
+    fewest = min(gemm.by_expert, key=lambda e: e.rows)
+    most = max(gemm.by_expert, key=lambda e: e.rows)
+    reading = (
+        f"Expert {fewest.expert} of rank {fewest.rank} gets fewest rows, {count(fewest.rows)} per call, and loses "
+        f"{duration(fewest.loss_ns_per_step)} of {duration(fewest.time_ns_per_step)} per step; expert {most.expert} of "
+        f"rank {most.rank} gets {count(most.rows)}."
+    )
+    shared = "Grouped calls are shared out over their experts by the rows that their tiles compute."
+    notes = (shared,) if any(e.is_shared_out for e in gemm.by_expert) else ()
+    caption = "Milliseconds per step, over all layers."
+    return Panel(key, title, question, reading, (Table("expertlosses", columns, body, caption),), notes=notes)
 
 
 def _loss_table(key: str, first: str, rows: Sequence[LossRow]) -> Table:

@@ -83,3 +83,25 @@ def test_counts_are_used_where_they_add_up_to_the_rows() -> None:
 
 def test_ranks_without_shapes_give_nothing() -> None:
     assert gemms([Profile(0, table())], NO_ROWS) is None
+
+
+def test_single_experts_are_told_apart_by_their_order() -> None:
+    """Two experts in two layers; a lone product of a third layer is no loop."""
+    loop = [call(m=m, layer=layer, kernel_ns=100 * m, start_ns=1000 * layer + m) for layer in (1, 2) for m in (10, 30)]
+    table_ = found(Profile(4, table(*loop, call(m=500, layer=7)))).by_expert
+    assert table_.select("rank", "expert", "num_calls", "rows", "time_ns", "is_shared_out").rows() == [
+        (4, 0, 2, 10.0, 2_000.0, False), (4, 1, 2, 30.0, 6_000.0, False),
+    ]  # fmt: skip
+
+
+def test_a_grouped_call_is_shared_out_by_the_rows_that_its_tiles_compute() -> None:
+    """Tiles of 128 rows: groups of 1, 127 and 200 rows compute 128, 128 and 256."""
+    grouped = call(kind="grouped", op="aten::_grouped_mm", divided="m", m=328, groups=3, rows=328 / 3, n=128)
+    place = {"rank": [0], "step": [0], "microbatch": [0], "layer": [0]}
+    rows = pl.DataFrame(place | {"group_rows": [[1, 127, 200]]}, schema=SCHEMA)
+    result = found(Profile(0, table(grouped)), rows=rows)
+    assert result.by_expert["rows"].to_list() == [1.0, 127.0, 200.0]
+    time = float(result.by_step["time_ns"][0])
+    assert result.by_expert["time_ns"].to_list() == [time / 4, time / 4, time / 2]
+    assert result.by_expert["loss_ns"].sum() == pytest.approx(result.by_step["loss_ns"][0])
+    assert found(Profile(0, table(grouped))).by_expert.is_empty()

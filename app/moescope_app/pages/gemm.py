@@ -5,7 +5,7 @@ from __future__ import annotations
 from dash import html
 
 from moescope.views import figures_gemm
-from moescope.views.panels_gemm import layer_losses_panel, losses_panel, rates_panel
+from moescope.views.panels_gemm import expert_losses_panel, layer_losses_panel, losses_panel, rates_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 
@@ -20,5 +20,6 @@ def render(view: View) -> html.Div:
             panel(slug, rates_panel(analysis), lambda: figures_gemm.rates_figure(analysis, theme)),
             panel(slug, losses_panel(analysis), losses),
             panel(slug, layer_losses_panel(analysis), lambda: figures_gemm.layer_losses_figure(analysis, theme)),
+            panel(slug, expert_losses_panel(analysis)),
         ]
     )

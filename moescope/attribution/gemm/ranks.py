@@ -11,6 +11,7 @@ from typing import Protocol
 
 import polars as pl
 
+from moescope.attribution.gemm.by_expert import by_expert
 from moescope.attribution.gemm.curve import Curve, curves
 from moescope.attribution.gemm.loss import LOSS_PARTS, with_loss
 from moescope.attribution.gemm.reference import Reference, peak_of, references
@@ -50,6 +51,8 @@ class Gemms:
     by_step: pl.DataFrame
     by_layer: pl.DataFrame
     by_rows: pl.DataFrame
+    by_expert: pl.DataFrame
+    """``by_expert.SCHEMA``; empty where experts cannot be told apart."""
     flops: pl.DataFrame
     curves: tuple[Curve, ...]
     rows_median: float | None
@@ -101,6 +104,7 @@ def gemms(
         by_step=_summary(calls, ["rank", "step", "is_expert"]),
         by_layer=_summary(experts.drop_nulls("layer"), ["layer"]),
         by_rows=_summary(_bucketed(experts), ["low", "high"]),
+        by_expert=by_expert(experts),
         flops=pl.concat(every).sort("rank", "step"),
         curves=fitted,
         rows_median=float(median) if isinstance(median, int | float) else None,
@@ -114,7 +118,8 @@ def gemms(
 def _with_rows(calls: pl.DataFrame, group_rows: pl.DataFrame) -> pl.DataFrame:
     """``group_rows`` of the grouped products whose total agrees with the counts."""
     joined = calls.join(group_rows, on=["rank", "step", "microbatch", "layer"], how="left", maintain_order="left")
-    agrees = (pl.col("divided") == "m") & (pl.col("group_rows").list.sum() == pl.col("m"))
+    total = pl.col("group_rows").list.sum()
+    agrees = pl.any_horizontal((pl.col("divided") == side) & (total == pl.col(side)) for side in ("m", "n", "k"))
     return joined.with_columns(group_rows=pl.when(agrees).then("group_rows"))
 
 
