@@ -257,8 +257,10 @@ def _world(traces: Sequence[RankTrace]) -> list[int]:
 
 def _alone(telemetry: Telemetry, alignment: Alignment) -> list[list[int]]:
     """Every rank for itself, where no rank sends tokens to another: each computes all experts for its own tokens."""
-    seen = pl.concat([alignment.collectives["kind"] == "all_to_all", telemetry.collective["phase"] == "dispatch"])
-    return [] if seen.any() else [[rank] for rank in telemetry.expert_load["rank"].unique().sort().to_list()]
+    exchanges = (alignment.collectives["kind"] == "all_to_all").any()
+    dispatches = (telemetry.collective["phase"] == "dispatch").any()
+    ranks = telemetry.expert_load["rank"].unique().sort().to_list()
+    return [] if exchanges or dispatches else [[rank] for rank in ranks]
 
 
 def _counts(telemetry: Telemetry | None, alignment: Alignment, profiles: Sequence[RankProfile]) -> Counts | None:
