@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from moescope.align import Alignment
+from moescope.align.robust import MAD_TO_SIGMA
 from moescope.attribution import Attribution
 from moescope.views.model import Cause, Wait, WaitEdge
 from moescope.views.model_path import CriticalPath, PathCause, PathRank
 
+SPLIT_BY_ROWS = ("expert_load", "slow_rank")
+"""Causes told apart by the fitted cost of a row."""
 MIN_PATH_SHARE = 0.001
 """Causes with a smaller share of the step are left out of the path's."""
 
@@ -41,7 +45,8 @@ def causes(attribution: Attribution, alignment: Alignment) -> tuple[Cause, ...]:
     """What made ranks wait, largest cost first. Charged waits are whole ns and sum to the waits per step."""
     table = attribution.causes
     charged = _whole(table["charged_ns"].to_list())
-    spread = _uncertainty(alignment, attribution.num_steps)
+    clocks = _clock_uncertainty(alignment, attribution.num_steps)
+    fits = {kind: _fit_uncertainty(alignment, attribution, kind) for kind in ("transfers", "rows")}
     return tuple(
         Cause(
             cause=cause,
@@ -49,7 +54,7 @@ def causes(attribution: Attribution, alignment: Alignment) -> tuple[Cause, ...]:
             layer=layer,
             cost_ns_per_step=round(cost),
             share_of_step=cost / attribution.step_ns if attribution.step_ns else 0.0,
-            uncertainty_ns=min(round(cost), spread),
+            uncertainty_ns=min(round(cost), clocks + round(fits["rows" if cause in SPLIT_BY_ROWS else "transfers"])),
             charged_wait_ns_per_step=whole,
         )
         for (cause, culprit, layer, cost), whole in zip(
@@ -78,7 +83,22 @@ def critical_path(attribution: Attribution) -> CriticalPath | None:
     )
 
 
-def _uncertainty(alignment: Alignment, num_steps: int) -> int:
+def _fit_uncertainty(alignment: Alignment, attribution: Attribution, kind: str) -> float:
+    """What the scatter around the fits adds up to in one step (one standard deviation), ns.
+
+    ``transfers``: of the undisturbed durations of a step's all-to-alls, behind removable waits; ``rows``: also of the
+    cost of a row, by which tokens are told from hardware. Scatter of single collectives adds up in squares.
+    """
+    exchanges = alignment.collectives.filter(pl.col("kind") == "all_to_all")
+    counts = dict(exchanges.group_by("tier").agg(pl.col("instance").n_unique()).rows())
+    square = sum(counts.get(tier, 0) * model.residual_ns**2 for tier, model in alignment.models.items())
+    if kind == "rows":
+        works = dict(attribution.work.group_by("backward").agg(pl.col("instance").n_unique()).rows())
+        square += sum(works.get(way, 0) * cost.residual_ns**2 for way, cost in attribution.row_costs.items())
+    return MAD_TO_SIGMA * float(np.sqrt(square / attribution.num_steps))
+
+
+def _clock_uncertainty(alignment: Alignment, num_steps: int) -> int:
     """What the clocks' uncertainty can add up to in one step, if every collective across hosts is off the same way."""
     across = alignment.collectives.filter(pl.col("tier") == "across hosts")
     if across.is_empty():

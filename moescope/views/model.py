@@ -115,6 +115,7 @@ class Cause:
     """By how much the step would be shorter without it."""
     share_of_step: float
     uncertainty_ns: int
+    """What the clocks' brackets and the scatter around the fits (one standard deviation) can add up to in a step."""
     charged_wait_ns_per_step: int
     """Arrival waits charged to it, summed over the waiting ranks; over all causes they sum to the waits."""
 
