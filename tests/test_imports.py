@@ -20,10 +20,11 @@ PACKAGES = {
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 100
 
-CONTRACT = {"errors"}
+CONTRACT = {"errors", "outputs"}
 """What every room may import."""
 LEFT_OF = {
     "errors": set(),
+    "outputs": set(),
     "trace": set(),
     "telemetry": {"hooks"},
     "align": {"trace", "telemetry"},

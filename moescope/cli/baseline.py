@@ -12,6 +12,7 @@ import click
 
 from moescope.cli.options import json_option
 from moescope.errors import MoescopeError
+from moescope.outputs import BASELINE, check_place
 
 if TYPE_CHECKING:
     from moescope.baseline.plan import Plan
@@ -55,7 +56,7 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
     "--seconds", type=click.FloatRange(min=0.001), default=0.05, show_default=True, help="Time of each measurement."
 )
 @click.option("--nccl-tests", "imported", multiple=True, metavar="[NAME=]FILE", help="Add the output of nccl-tests.")
-@click.option("--force", is_flag=True, help="Replace a file that is there already.")
+@click.option("--force", is_flag=True, help="Replace an earlier baseline.")
 @json_option
 def command(ranks: int, *, out: Path, imported: tuple[str, ...], force: bool, as_json: bool, **options: Any) -> None:
     """Measure what an allocation can do: matrix products against their rows, collectives over message sizes, memory,
@@ -65,8 +66,9 @@ def command(ranks: int, *, out: Path, imported: tuple[str, ...], force: bool, as
     holds a run against it.
     """
     main_rank = os.environ.get("RANK", "0") == "0"
-    if main_rank and out.exists() and not force:
-        raise MoescopeError(f"{out} exists already", hint="choose another --out, or replace it with --force")
+    if main_rank:
+        read = [Path(text.rpartition("=")[2]) for text in imported]
+        check_place(out, BASELINE, force=force, reads=[options["run"], *read])
     from moescope.align.nccltests import read_nccl_tests
 
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import click
 
 from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
 from moescope.cli.text import printable
-from moescope.errors import ExitCode, MoescopeError
+from moescope.errors import ExitCode
+from moescope.outputs import EXPORT, check_place, write_manifest
 
 if TYPE_CHECKING:
     from moescope.cli.progress import Progress
@@ -28,7 +30,7 @@ TRACE_NAME = "trace.json.gz"
 @click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. [default: DIR-export]")
 @click.option("--tables", type=click.Choice(["parquet", "csv", "none"]), default="parquet", show_default=True)
 @click.option("--trace/--no-trace", default=True, help="Write the aligned trace. [default: on]")
-@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@click.option("--force", is_flag=True, help="Replace an earlier export.")
 @json_option
 @reading_options
 @baseline_option
@@ -55,7 +57,8 @@ def command(
     from moescope.run import Run
 
     target = out or Path(f"{path.resolve().name or 'moescope'}-export")
-    refuse_existing(target, force=force)
+    check = partial(check_place, target, EXPORT, force=force, reads=[path, baseline])
+    check()
     with progress("Exporting") as show:
         run = Run(
             path,
@@ -66,9 +69,10 @@ def command(
             baseline=baseline,
             progress=show,
         )
-        with whole_folder(target) as folder:
+        with whole_folder(target, check) as folder:
             written = [*([write_trace(run, folder, show)] if trace else []), *write_tables(run, folder, tables)]
             sizes = {file: (folder / file).stat().st_size for file in written}
+            write_manifest(folder, written)
     if as_json:
         files = [{"file": str(target / file), "size_bytes": size} for file, size in sizes.items()]
         click.echo(json.dumps({"schema": "moescope.export/1", "ok": True, "folder": str(target), "files": files}))
@@ -82,24 +86,24 @@ def command(
     return ExitCode.DONE
 
 
-def refuse_existing(folder: Path, *, force: bool) -> None:
-    """Raise where ``folder`` exists and may not be replaced."""
-    if folder.exists() and not force:
-        hint = "Choose another folder with -o, or pass --force."
-        raise MoescopeError(f"{folder} exists already.", hint=hint, code="folder-exists")
-
-
 @contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder beside ``target`` that takes its place when everything in it is written."""
+def whole_folder(target: Path, check: Callable[[], None]) -> Iterator[Path]:
+    """Yield a folder beside ``target`` that takes its place when everything in it is written and ``check`` passes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        yield beside
-        beside.chmod(0o755)
+        (new := beside / "new").mkdir()
+        yield new
+        check()
         if target.exists():
-            shutil.rmtree(target)
-        beside.rename(target)
+            target.rename(old := beside / "old")
+            try:
+                new.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+        else:
+            new.rename(target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -19,7 +19,7 @@ MEGABYTE = 1_000_000
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file. [default: DIR-report.html]"
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--force", is_flag=True, help="Replace an earlier report.")
 @click.option("--redact/--no-redact", default=True, help="Take out host names and folders. [default: on]")
 @click.option(
     "--budget", "budget_mb", metavar="MB", type=click.FloatRange(min=0.2), default=5.0, show_default=True,
@@ -51,13 +51,14 @@ def command(
 
     from moescope.cli.progress import progress
     from moescope.cli.text import printable
-    from moescope.report import refuse_existing, write_report
+    from moescope.outputs import REPORT, check_place
+    from moescope.report import write_report
     from moescope.views.build import analyze, open_timeline
     from moescope.views.model import Analysis
     from moescope.views.timeline import Timeline
 
     target = out or Path(f"{path.resolve().name or 'moescope'}-report.html")
-    refuse_existing(target, force=force)
+    check_place(target, REPORT, force=force, reads=[path, baseline])
     with progress("Analysing") as show:
         analysis = analyze(
             path,

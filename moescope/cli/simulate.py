@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import click
 
 from moescope.cli.options import json_option
-from moescope.errors import MoescopeError
+from moescope.outputs import SIMULATED, check_place, remove_parts
 
 EPILOG = """Faults, each as KIND or KIND:KEY=VALUE,KEY=VALUE; --list-faults shows them.
 
@@ -44,7 +43,7 @@ EPILOG = """Faults, each as KIND or KIND:KEY=VALUE,KEY=VALUE; --list-faults show
 @click.option("--list-faults", is_flag=True, help="List the faults, their keys and defaults, and stop.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same bytes.")
 @click.option("--no-hooks", is_flag=True, help="Leave out what only the hooks record: ranges and telemetry.")
-@click.option("--force", is_flag=True, help="Replace a run that is there already.")
+@click.option("--force", is_flag=True, help="Replace an earlier simulated run.")
 @json_option
 def command(
     out: Path | None, *, faults: tuple[str, ...], list_faults: bool, force: bool, as_json: bool, **options: Any
@@ -67,7 +66,8 @@ def command(
     if out is None:
         raise click.UsageError("Missing option '--out': where to write the run.")
     config = _config(faults, out, **options)
-    _make_room(out, force=force)
+    check_place(out, SIMULATED, force=force)
+    remove_parts(out, SIMULATED)
     from moescope.simulate import simulate
 
     with progress("Simulating") as show:
@@ -86,32 +86,6 @@ def _config(faults: tuple[str, ...], out: Path, *, layers: int, experts: int, no
     model = Model(num_layers=layers, num_experts=experts)
     parsed = tuple(parse_fault(text) for text in faults)
     return SimConfig(faults=parsed, model=model, hooks=not no_hooks, name=out.resolve().name, **fields)
-
-
-def _make_room(out: Path, *, force: bool) -> None:
-    """Take an earlier simulated run away if told to; never anything else."""
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not force:
-        hint = "Choose another --out, or replace it with --force."
-        raise MoescopeError(f"{out} exists already", hint=hint, code="exists")
-    if not _is_simulated(out):
-        hint = "Choose another --out, or remove it yourself."
-        raise MoescopeError(f"{out} is no simulated run, so --force doesn't replace it", hint=hint, code="exists")
-    for part in ("traces", "telemetry", ".moescope"):
-        shutil.rmtree(out / part, ignore_errors=True)
-    for file in ("run.json", "truth.json"):
-        (out / file).unlink(missing_ok=True)
-
-
-def _is_simulated(out: Path) -> bool:
-    import json
-
-    try:
-        run = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(run, dict) and run.get("basis") == "simulated"
 
 
 def _print_faults() -> None:

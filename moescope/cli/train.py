@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import os
-import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from moescope.errors import MoescopeError
+from moescope.outputs import TRAINED, check_place, remove_parts
 
 if TYPE_CHECKING:
     from moescope.trainer.config import Config
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the run: its directory is runs/NAME.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory itself.")
 @click.option("--resume", is_flag=True, help="Continue the run that is there from its latest checkpoint.")
-@click.option("--force", is_flag=True, help="Replace a run that is there already.")
+@click.option("--force", is_flag=True, help="Replace an earlier run of this command.")
 def command(
     *, ranks: int, name: str | None, out: Path | None, resume: bool, force: bool, toml: Path | None, **options: Any
 ) -> None:
@@ -48,7 +50,8 @@ def command(
     if "WORLD_SIZE" not in os.environ:
         _refuse_misfits(config, ranks)
     if main_rank and not resume:
-        _make_room(directory, force=force)
+        check_place(directory, TRAINED, force=force, reads=_reads(config, toml))
+        remove_parts(directory, TRAINED)
     if main_rank:
         _show_config(config)
     _launch(config, directory, ranks, resume=resume)
@@ -99,17 +102,12 @@ def _refuse_misfits(config: Config, ranks: int) -> None:
     placements_of(config, config.ep_size(ranks))
 
 
-def _make_room(directory: Path, *, force: bool) -> None:
-    if not (directory / "run.json").exists():
-        return
-    if not force:
-        raise MoescopeError(
-            f"{directory} holds a run already", hint="choose another --name or --out, or replace it with --force"
-        )
-    for part in ("traces", "telemetry", "checkpoints", ".moescope"):
-        shutil.rmtree(directory / part, ignore_errors=True)
-    for file in ("run.json", "config.toml"):
-        (directory / file).unlink(missing_ok=True)
+def _reads(config: Config, toml: Path | None) -> Iterator[Path | None]:
+    """What the training reads beside the modules."""
+    yield toml
+    yield from (Path(name) for name in (config.parallel.placement_file, config.parallel.placement_from) if name)
+    for pattern in config.data.files:
+        yield from (Path(name) for name in glob.iglob(pattern, recursive=True))
 
 
 def _show_config(config: Config) -> None:

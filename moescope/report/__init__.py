@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moescope.errors import MoescopeError
+from moescope.outputs import REPORT, check_place
 from moescope.report.page import DEFAULT_BUDGET_BYTES, render
 from moescope.report.redact import hider, redact
 from moescope.views.model import Analysis
 from moescope.views.timeline import Timeline
 
-__all__ = ["DEFAULT_BUDGET_BYTES", "Written", "redact", "refuse_existing", "render", "write_report"]
+__all__ = ["DEFAULT_BUDGET_BYTES", "Written", "redact", "render", "write_report"]
 
 OpenTimeline = Callable[[Analysis, Callable[[str], str]], Timeline]
 
@@ -39,11 +40,11 @@ def write_report(
 ) -> Written:
     """Write the report to ``path``; return its size and what was cut from it.
 
-    An existing file is replaced only with ``force``; the file appears whole or not at all. Host names and directories
-    are taken out unless ``hide_names`` is false, of the timeline too. ``open_timeline`` is given the analysis as it is
-    shown and what to do to names.
+    An existing report is replaced only with ``force``, any other file never; the file appears whole or not at all.
+    Host names and directories are taken out unless ``hide_names`` is false, of the timeline too. ``open_timeline`` is
+    given the analysis as it is shown and what to do to names.
     """
-    refuse_existing(path, force=force)
+    check_place(path, REPORT, force=force)
     hide = hider(analysis) if hide_names else str
     shown = redact(analysis) if hide_names else analysis
     timeline = open_timeline(shown, hide) if open_timeline is not None else None
@@ -51,14 +52,6 @@ def write_report(
     content = page.text.encode()
     write_whole(path, content)
     return Written(len(content), page.cuts)
-
-
-def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raise where ``path`` exists and may not be replaced."""
-    if path.is_dir():
-        raise MoescopeError(f"{path} is a folder.", hint="Name a file, for example report.html.", code="is-a-folder")
-    if path.exists() and not force:
-        raise MoescopeError(f"{path} exists already.", hint="Choose another name or pass --force.", code="file-exists")
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -100,18 +100,6 @@ def test_tables_are_those_of_the_run(folder, capsys):
         assert pl.read_parquet(out / f"{name}.parquet").equals(run.table(name))
 
 
-def test_existing_folder_is_kept_unless_forced(folder, capsys):
-    out = folder.parent / "out"
-    out.mkdir()
-    (out / "mine.txt").write_text("mine")
-    assert main(["export", str(folder), "-o", str(out)]) == 2
-    assert "--force" in capsys.readouterr().err
-    assert (out / "mine.txt").exists()
-    assert main(["export", str(folder), "-o", str(out), "--force", "--tables", "csv"]) == 0
-    assert not (out / "mine.txt").exists()
-    assert (out / "waits.csv").exists()
-
-
 def test_nothing_is_left_of_a_failed_export(folder, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,18 @@ def test_writes_whole_file_and_leaves_nothing_beside(tmp_path: Path) -> None:
 
 def test_refuses_to_overwrite_without_force(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    target.write_text("mine")
+    write_report(bare(), target)
+    before = target.read_bytes()
     with pytest.raises(MoescopeError, match="exists already") as caught:
-        write_report(bare(), target)
+        write_report(replace(bare(), name="another"), target)
     assert "--force" in caught.value.hint
-    assert target.read_text() == "mine"
-    write_report(bare(), target, force=True)
-    assert target.read_text().lstrip().startswith("<!doctype html>")
+    assert target.read_bytes() == before
+    write_report(replace(bare(), name="another"), target, force=True)
+    assert target.read_bytes() != before
 
 
 def test_refuses_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(MoescopeError, match="is a folder"):
+    with pytest.raises(MoescopeError, match="is not a file of moescope report"):
         write_report(bare(), tmp_path, force=True)
 
 

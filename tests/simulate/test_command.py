@@ -51,7 +51,7 @@ def test_never_replaces_anything_else(run, tmp_path, capsys):
     if run is not None:
         (tmp_path / "run.json").write_text(run)
     assert main(["simulate", *SMALL, "--force", "--out", str(tmp_path)]) == 2
-    assert "no simulated run" in capsys.readouterr().err
+    assert "is not a run of moescope simulate" in capsys.readouterr().err
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 

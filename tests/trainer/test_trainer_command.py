@@ -73,7 +73,7 @@ def test_a_run_of_two_ranks_leaves_a_run_directory(toml: Path, tmp_path: Path) -
     assert telemetry.run["command"][:2] == ["moescope", "train"]
     assert telemetry.clock.select("peer", "when").rows() == [(1, "start"), (1, "end")]
     code, _, err = run("--config", str(toml), "--name", "first", cwd=tmp_path)
-    assert (code, "holds a run already" in err) == (2, True)
+    assert (code, "exists already" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
