@@ -71,12 +71,14 @@ $(HTA_STAMP): constraints.txt
 	$(HTA_VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) HolisticTraceAnalysis 'pandas<3'
 	touch $@
 
-# Apart from the rest: frameworks disagree with our pins. DeepSpeed's set-up imports torch, and compiles nothing so.
+# Apart from the rest: frameworks disagree with our pins. torchtitan imports triton, which torch for CPUs leaves out;
+# DeepSpeed's set-up imports torch, and compiles nothing so.
 FRAMEWORKS_PIP := $(FRAMEWORKS_BIN)/python -m pip install --quiet --retries 5 $(PIP_FLAGS)
 $(FRAMEWORKS_STAMP): tests/frameworks/requirements.txt tests/frameworks/beside.txt pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	@echo 'installing torch and the frameworks into $(FRAMEWORKS_VENV): some minutes'
 	$(FRAMEWORKS_PIP) -r tests/frameworks/requirements.txt
+	$(FRAMEWORKS_BIN)/python -c 'import triton' 2>/dev/null || $(FRAMEWORKS_PIP) --no-deps triton==3.9.0
 	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation --no-deps deepspeed==0.19.8
 	$(FRAMEWORKS_PIP) --no-deps --upgrade --target $(FRAMEWORKS_VENV)/transformers4 -r tests/frameworks/beside.txt
 	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps --editable .
