@@ -24,10 +24,11 @@ class Runs:
         return os.system, ("touch pwned",)
 
 
-def plain(content: bytes, folder: Path) -> Any:
+def plain(content: bytes, folder: Path, *, apart: bool = False) -> Any:
+    """What a file with ``content`` holds; ``apart``: read as a large one."""
     file = folder / "x.pickle"
     file.write_bytes(content)
-    return load_plain(file)
+    return load_plain(file, small_bytes=-1 if apart else 1 << 20)
 
 
 PLAIN = st.recursive(
@@ -67,6 +68,33 @@ def test_hostile_files_run_nothing(content: bytes, said: str, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotPlainError, match=said):
         plain(content, tmp_path)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("data", [{"a": [1, 2.5, None, True, ("x", b"y")], "b": {}}, [], "text", 1 << 100])
+def test_large_files_are_read_apart(data: object, tmp_path: Path) -> None:
+    assert plain(pickle.dumps(data), tmp_path, apart=True) == data
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps(Runs()), "names posix.system|names nt.system"),
+        (b"cos\nsystem\n(S'touch pwned'\ntR.", "names os.system"),
+        (b"(S'touch pwned'\nios\nsystem\n.", "names os.system"),
+        (b"\x80\x02\x82\x01.", "damaged"),
+        (b"Pid\n.", "refers to 'id'"),
+        (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 62) + b"x.", "damaged"),
+        (b"\x80\x04]r\xff\xff\xff\x3f.", "damaged.*MemoryError"),  # a memo of 2 ** 30 entries
+        (b"", "damaged"),
+    ],
+)
+def test_hostile_large_files_run_nothing(
+    content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotPlainError, match=said):
+        plain(content, tmp_path, apart=True)
     assert not (tmp_path / "pwned").exists()
 
 
