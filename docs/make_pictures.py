@@ -33,8 +33,9 @@ from moescope.views.build import analyze, open_timeline
 IMAGES = Path(__file__).parent / "images"
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 RUNS = ("two-hosts", "balanced", "skewed")
+REPORT = "the report"
 WIDTH, HEIGHT = 1280, 900
-TIMELINE = "(document.getElementById('timeline') ?? document.getElementById('timeline-view'))?.moescope"
+TIMELINE = "(document.getElementById('timeline-view') ?? document.getElementById('timeline'))?.moescope"
 
 
 def nothing(_page: Page) -> None:
@@ -50,6 +51,7 @@ class Shot:
     act: Callable[[Page], None] = nothing
     scheme: Literal["light", "dark"] = "light"
     whole: bool = False
+    height: int = HEIGHT
 
 
 def on_a_wait(page: Page) -> None:
@@ -59,6 +61,7 @@ def on_a_wait(page: Page) -> None:
     place = page.evaluate(f"{TIMELINE}.painter.x({TIMELINE}.links[0].members[0].start) + 12")
     page.locator(".timeline-canvas").click(position={"x": place, "y": 85})
     page.locator(".timeline-answers h3").wait_for()
+    page.mouse.move(10, 10)
 
 
 def opened(page: Page) -> None:
@@ -81,8 +84,8 @@ def down_to_timeline(page: Page) -> None:
 
 
 SHOTS = (
-    Shot("verdict", "/r/two-hosts/verdict"),
-    Shot("verdict-dark", "/r/two-hosts/verdict", scheme="dark"),
+    Shot("verdict", "/r/two-hosts/verdict", whole=True),
+    Shot("verdict-dark", "/r/two-hosts/verdict", scheme="dark", whole=True),
     Shot("timeline", "/r/two-hosts/verdict", on_a_wait),
     Shot("timeline-dark", "/r/two-hosts/timeline", opened, scheme="dark"),
     Shot("load", "/r/skewed/load", whole=True),
@@ -93,8 +96,8 @@ SHOTS = (
     Shot("steps", "/r/skewed/steps", whole=True),
     Shot("run", "/r/two-hosts/run", whole=True),
     Shot("compare", "/r/balanced/compare?with=skewed", whole=True),
-    Shot("report", "report.html"),
-    Shot("report-dark", "report.html", down_to_timeline, scheme="dark"),
+    Shot("report", REPORT, height=950),
+    Shot("report-dark", REPORT, down_to_timeline, scheme="dark", height=785),
 )
 
 
@@ -103,23 +106,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=IMAGES)
     parser.add_argument("--only", nargs="*", help="names of pictures")
+    parser.add_argument("--keep", type=Path, help="keep the copies of the runs here and use them again")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = [shot for shot in SHOTS if not options.only or shot.name in options.only]
-    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        runs = [
-            Path(shutil.copytree(SAMPLES / name, Path(scratch) / name)) for name in ("two-hosts", "balanced", "skewed")
-        ]
-        report = Path(scratch) / "report.html"
+    with tempfile.TemporaryDirectory() as scratch:
+        place = options.keep or Path(scratch)
+        for name in RUNS:
+            if not (place / name).exists():
+                shutil.copytree(SAMPLES / name, place / name)
+        take_all(chosen, [place / name for name in RUNS], Path(scratch) / "report.html", options.out)
+
+
+def take_all(shots: list[Shot], runs: list[Path], report: Path, out: Path) -> None:
+    """Take ``shots`` of a dashboard over ``runs`` and of the report of the first."""
+    if any(shot.place == REPORT for shot in shots):
         write_report(
             analyze(runs[0]), report, open_timeline=lambda shown, rename: open_timeline(runs[0], shown, rename=rename)
         )
+    with sync_playwright() as playwright, served(runs) as address:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        with served(runs) as address:
-            for shot in chosen:
-                take(
-                    browser, shot, report.as_uri() if shot.place == "report.html" else address + shot.place, options.out
-                )
+        for shot in shots:
+            take(browser, shot, report.as_uri() if shot.place == REPORT else address + shot.place, out)
         browser.close()
 
 
@@ -127,8 +135,6 @@ def main() -> None:
 def served(folders: list[Path]) -> Iterator[str]:
     """The address of a dashboard over ``folders``, analysed."""
     runs = Runs(folders, lambda path, show: analyze(path, progress=show), open_timeline)
-    for run in runs:
-        runs.ask(run)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
@@ -140,7 +146,7 @@ def served(folders: list[Path]) -> Iterator[str]:
 
 def take(browser: Browser, shot: Shot, address: str, out: Path) -> None:
     """Open a page, act, and write what it shows."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=shot.scheme)
+    page = browser.new_page(viewport={"width": WIDTH, "height": shot.height}, color_scheme=shot.scheme)
     page.goto(address)
     page.locator("h2, .finding, .timeline-canvas").first.wait_for(timeout=120_000)
     while page.locator("progress").count():

@@ -18,6 +18,8 @@ from moescope.views.text import duration, percent
 
 _VERDICT_COLOURS = {"better": 2, "worse": 1}
 """Verdict -> its place in ``Theme.lines``; all others are grey."""
+_OF_THE_RUN = ("time_to_shared_loss_ns",)
+"""Durations of many steps, beside which a step's would not be seen; the table has them."""
 
 
 def sides_figure(comparison: Comparison, theme_name: str = "light") -> go.Figure:
@@ -77,7 +79,7 @@ def runs_figure(analyses: Sequence[Analysis], theme_name: str = "light") -> go.F
 def differences_figure(comparison: Comparison, theme_name: str = "light") -> go.Figure:
     """B - A of every duration with the band that noise between steps explains."""
     theme = THEMES[theme_name]
-    changes = [c for c in time_changes(comparison) if c.difference is not None]
+    changes = [c for c in time_changes(comparison) if c.difference is not None and c.metric not in _OF_THE_RUN]
     if not changes:
         raise ValueError("no duration that both runs have")
     texts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from statistics import median
 
@@ -59,7 +60,7 @@ def straggler_matrix(analysis: Analysis) -> Matrix:
     """Ranks (rows) by time (columns): how long the others waited for the rank in collectives that ended there."""
     begin = min((member.start_ns for one in analysis.collectives for member in one.by_rank), default=0)
     ends = [max(member.start_ns for member in one.by_rank) - begin for one in analysis.collectives]
-    width = max(1, -(-(max(ends, default=0) + 1) // MOST_TIMES))
+    width = _round_width((max(ends, default=0) + 1) / MOST_TIMES)
     waited: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for one, end in zip(analysis.collectives, ends, strict=True):
         waited[last_rank(one)][end // width] += waiting_ns(one)
@@ -68,6 +69,12 @@ def straggler_matrix(analysis: Analysis) -> Matrix:
     values = tuple(tuple(waited[rank].get(time) for time in times) for rank in sorted(worst))
     names = tuple(f"{time * width / 1e6:.4g}" for time in times)
     return Matrix("rank", "ms", tuple(sorted(worst)), names, values, "duration")
+
+
+def _round_width(least_ns: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, ... ns that is at least ``least_ns``."""
+    power = 10 ** max(0, math.floor(math.log10(max(least_ns, 1.0))))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least_ns)
 
 
 def stragglers_panel(analysis: Analysis) -> Panel:

@@ -66,8 +66,8 @@
   // A table of {text, value} cells that sorts by its headers and is saved as CSV with raw values.
   const table = (name, className, titles, rows) => {
     const body = element("tbody", {});
-    const fill = (ordered) => body.replaceChildren(...ordered.map((row) => element("tr", {}, ...row.map(({ text, value }) =>
-      element("td", { className: typeof value === "number" ? "n" : "" }, text)))));
+    const fill = (ordered) => body.replaceChildren(...ordered.map((row) => element("tr", {}, ...row.map(({ text, value, title = "" }) =>
+      element("td", { className: typeof value === "number" ? "n" : "s", title }, text)))));
     const headers = titles.map(({ content, title }, index) => {
       const header = element("th", { tabIndex: 0, scope: "col", title }, ...content);
       const sort = () => {
@@ -121,7 +121,7 @@
   const describeRange = (range, ranks, classes) => {
     const span = range.t1 - range.t0;
     const used = classes.map((one, index) => ({ ...one, index })).filter(({ index }) => ranks.some(({ busy_ns: busy }) => busy[index] > 0));
-    const cell = (value, whole) => ({ text: value ? `${duration(value)} · ${(value / whole * 100).toFixed(1)} %` : "–", value: Math.round(value) });
+    const cell = (value, whole) => ({ text: value ? `${(value / whole * 100).toFixed(1)} %` : "–", value: Math.round(value), title: duration(value) });
     const line = (name, busy, whole) => [{ text: name, value: name }, ...used.map(({ index }) => cell(busy[index], whole))];
     const sums = classes.map((_, index) => ranks.reduce((sum, { busy_ns: busy }) => sum + busy[index], 0));
     const titles = [{ content: [`range of ${duration(span)}`], title: "rank" },
