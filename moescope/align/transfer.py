@@ -94,7 +94,7 @@ def _fit(tier: str, rows: pl.DataFrame, quantile: float) -> TransferModel:
     x = rows["paced_bytes"].to_numpy().astype(np.float64)
     y = rows["after_ns"].to_numpy().astype(np.float64)
     tiny = rows["is_tiny"].to_numpy()
-    alpha, slope = _line(x[~tiny], y[~tiny], quantile, float(np.median(y[tiny])) if tiny.any() else None)
+    alpha, slope = _line(x[~tiny], y[~tiny], quantile, float(np.quantile(y[tiny], quantile)) if tiny.any() else None)
     residual = float(np.median(np.abs(y - alpha - slope * x)))
     num_instances = rows["instance"].n_unique()
     return TransferModel(tier, alpha, 1 / max(slope, 1e-12), residual, num_instances, rows["method"][0])
