@@ -20,10 +20,11 @@ PACKAGES = {
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 100
 
-CONTRACT = {"errors", "outputs"}
+CONTRACT = {"errors", "intake", "outputs"}
 """What every room may import."""
 LEFT_OF = {
     "errors": set(),
+    "intake": set(),
     "outputs": set(),
     "trace": set(),
     "telemetry": {"hooks"},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from moescope.intake import list_files
 
 _SUFFIXES = (".jsonl", ".log", ".json", ".txt", "")
 _HEAD_BYTES = 2048
@@ -29,11 +30,9 @@ class ForeignFiles:
 def find_foreign(root: Path) -> ForeignFiles:
     """Look at the first bytes of every file below ``root`` that may be one; hidden folders are left out."""
     found = ForeignFiles()
-    for where, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith(".") and Path(name).suffix.lower() in _SUFFIXES:
-                _sort_in(Path(where, name), found)
+    for path in list_files(root).files:
+        if not path.name.startswith(".") and path.suffix.lower() in _SUFFIXES:
+            _sort_in(path, found)
     return found
 
 

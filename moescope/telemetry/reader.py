@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,25 @@ from typing import Any
 import polars as pl
 from moescope_hooks.schema import TABLES, empty_table
 
+from moescope.intake import MOST_RANKS, read_json, valid_text, why_not_readable
 from moescope.telemetry.blocks import is_packed, unpack_part
 from moescope.telemetry.foreign import find_foreign
 from moescope.telemetry.inspector import LIBRARY_COLLECTIVE, read_inspector
 from moescope.telemetry.megatron import read_routing_traces
+
+_RUN_FIELDS: dict[str, type] = {
+    "basis": str,
+    "name": str,
+    "controls": list,
+    "devices": list,
+    "hosts": list,
+    "model": dict,
+    "parallel": dict,
+    "train": dict,
+    "data": dict,
+    "result": dict,
+}
+"""Fields of run.json that something is computed from or looked up in."""
 
 _ORDER = {
     "expert_load": ["step", "microbatch", "layer", "rank"],
@@ -67,14 +81,50 @@ def _read_run(path: Path, problems: list[str]) -> Mapping[str, Any]:
         problems.append("run.json is missing: the run's configuration and provenance are unknown")
         return {}
     try:
-        run = json.loads(path.read_text(encoding="utf-8"))
+        run, odd = read_json(path.read_bytes())
     except (OSError, ValueError) as error:
         problems.append(f"run.json cannot be read: {error}")
         return {}
     if not isinstance(run, dict):
         problems.append(f"run.json holds {type(run).__name__}, not an object")
         return {}
-    return run
+    if str(odd):
+        problems.append(f"run.json holds {odd}: they were left out, bad characters replaced")
+    return _as_expected(run, problems)
+
+
+def _as_expected(run: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
+    """run.json without the fields that are of another type than they should be."""
+    odd = [name for name, kind in _RUN_FIELDS.items() if name in run and not isinstance(run[name], kind)]
+    problems.extend(f"run.json: {name} is of type {type(run[name]).__name__}; it was left out" for name in odd)
+    kept = {name: value for name, value in run.items() if name not in odd}
+    parallel = kept.get("parallel", {})
+    if bad := [name for name, is_valid in _LAYOUT.items() if parallel.get(name) and not is_valid(parallel)]:
+        problems.append(f"run.json: parallel.{' and parallel.'.join(bad)} cannot be; what needs it is missing")
+        kept["parallel"] = {name: value for name, value in parallel.items() if name not in bad}
+    return kept
+
+
+def _are_groups(parallel: Mapping[str, Any]) -> bool:
+    """Whether the groups of ranks are lists of one length, no rank in two places."""
+    groups = parallel["ep_groups"]
+    if not isinstance(groups, list) or not all(isinstance(group, list) and group for group in groups):
+        return False
+    ranks = [rank for group in groups for rank in group]
+    are_ranks = all(isinstance(rank, int) and 0 <= rank <= MOST_RANKS for rank in ranks)
+    return are_ranks and len(set(ranks)) == len(ranks) and len(set(map(len, groups))) == 1
+
+
+def _are_places(parallel: Mapping[str, Any]) -> bool:
+    """Whether every expert's place is a member of its group."""
+    placement, groups = parallel["expert_placement"], parallel.get("ep_groups")
+    lists = list(placement.values()) if isinstance(placement, dict) else [placement]
+    size = len(groups[0]) if groups and _are_groups(parallel) else 0
+    return all(isinstance(one, list) and all(isinstance(at, int) and 0 <= at < size for at in one) for one in lists)
+
+
+_LAYOUT = {"ep_groups": _are_groups, "expert_placement": _are_places}
+"""Fields of run.json's ``parallel`` that tokens are counted by -> what holds for them."""
 
 
 def _read_table(telemetry: Path, table: str, problems: list[str]) -> pl.DataFrame:
@@ -97,10 +147,12 @@ def _read_parts(table: str, parts: list[Path], problems: list[str]) -> Iterator[
     first_later_step: int | None = None
     for path in reversed(parts):
         try:
-            frame = _conform(pl.read_parquet(path), table, path, problems)
+            if why := why_not_readable(path):
+                raise OSError(why)
+            frame = _conform(pl.read_parquet(path.read_bytes()), table, path, problems)
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            problems.append(f"telemetry/{table}/{path.name} cannot be read: {reason}")
+            problems.append(f"telemetry/{table}/{valid_text(path.name)} cannot be read: {reason}")
             continue
         if "step" in frame.columns:
             if first_later_step is not None:
@@ -116,7 +168,7 @@ def _conform(frame: pl.DataFrame, table: str, path: Path, problems: list[str]) -
         frame = unpack_part(frame, table)
     absent = [column for column in TABLES[table] if column not in frame.columns]
     if absent:
-        problems.append(f"telemetry/{table}/{path.name} lacks the columns {', '.join(absent)}")
+        problems.append(f"telemetry/{table}/{valid_text(path.name)} lacks the columns {', '.join(absent)}")
     complete = frame.with_columns(pl.lit(None).alias(column) for column in absent)
     return complete.select(pl.col(column).cast(dtype) for column, dtype in TABLES[table].items())
 
@@ -124,8 +176,11 @@ def _conform(frame: pl.DataFrame, table: str, path: Path, problems: list[str]) -
 def _read_gaps(telemetry: Path) -> list[str]:
     lost = []
     for path in sorted(telemetry.glob("rank*-gaps.json")):
+        if why := why_not_readable(path):
+            lost.append(f"telemetry/{valid_text(path.name)} cannot be read: {why}")
+            continue
         try:
-            for gap in json.loads(path.read_text(encoding="utf-8")):
+            for gap in read_json(path.read_bytes())[0]:
                 rank = path.name.removesuffix("-gaps.json")
                 times = f" ({gap['count']} times)" if gap["count"] > 1 else ""
                 lost.append(f"{rank}: {gap['what']} was lost{times}: {gap['reason']}")

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from moescope.errors import InputUnreadableError, MoescopeError
+from moescope.intake import Listing, list_files, valid_text, why_not_readable
 from moescope.trace.defaults import defaults
 from moescope.trace.identity import looks_like_trace
 from moescope.trace.ingest import Job
@@ -58,12 +59,12 @@ def open_directory(
     root = Path(path)
     table = _table(patterns)
     regex = _compile(rank_regex)
-    files = _candidates(root)
+    listing = _candidates(root)
     base = root if root.is_dir() else root.parent
     folder, inside = store_folder(base)
-    notes = [] if inside else [f"{base} cannot be written; the store is in {folder}"]
-    problems: list[Problem] = []
-    jobs = list(_jobs(files, base, folder, table, problems))
+    notes = [] if inside else [f"{valid_text(str(base))} cannot be written; the store is in {folder}"]
+    problems = [_unreadable(_relative(path, base), reason) for path, reason in listing.unreadable]
+    jobs = list(_jobs(listing.files, base, folder, table, problems))
     found = read_jobs(jobs, table, workers, scheduler or defaults().scheduler, progress)
     for metadata in found:
         _note(metadata, notes, problems)
@@ -85,9 +86,20 @@ def fingerprint(path: str | os.PathLike[str], patterns: str | os.PathLike[str] |
     text = _table(patterns).text
     base = root if root.is_dir() else root.parent
     digest = hashlib.blake2b(digest_size=16)
-    for file in _candidates(root):
-        digest.update(f"{_relative(file, base)} {file_key(file, text)}\n".encode("utf-8", "surrogateescape"))
+    listing = _candidates(root)
+    for file in listing.files:
+        digest.update(f"{file.relative_to(base).as_posix()} {_state(file, text)}\n".encode("utf-8", "surrogateescape"))
+    for place, reason in listing.unreadable:
+        digest.update(f"{place} {reason}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _state(file: Path, patterns_text: str) -> str:
+    """The file's identity, or why it cannot be read."""
+    try:
+        return file_key(file, patterns_text)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _table(patterns: str | os.PathLike[str] | None) -> Patterns:
@@ -108,26 +120,27 @@ def _compile(rank_regex: str | None) -> re.Pattern[str] | None:
     return regex
 
 
-def _candidates(root: Path) -> list[Path]:
+def _candidates(root: Path) -> Listing:
+    """The files that may be traces, and what only looks like one."""
     if not root.exists():
         raise InputUnreadableError(f"{root} does not exist", hint="pass a folder of Kineto traces", code="no-such-path")
-    if root.is_file():
-        return [root]
-    files = []
-    for where, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files += [Path(where, name) for name in sorted(names) if name.lower().endswith(_SUFFIXES)]
-    if not files:
+    if not root.is_dir():
+        if reason := why_not_readable(root):
+            raise InputUnreadableError(f"{root}: {reason}", hint="pass a folder of Kineto traces", code="no-file")
+        return Listing([root])
+    listing = list_files(root, _SUFFIXES)
+    if not listing.files and not listing.unreadable:
         raise InputUnreadableError(
             f"{root} holds no .json or .json.gz file",
             hint="pass the folder that torch.profiler wrote its traces to (moescope train --profile makes one)",
             code="empty-folder",
         )
-    return files
+    return listing
 
 
 def _relative(file: Path, base: Path) -> str:
-    return file.relative_to(base).as_posix()
+    """The file's name within the folder, as text that can be shown and stored."""
+    return valid_text(file.relative_to(base).as_posix())
 
 
 def _jobs(files: list[Path], base: Path, folder: Path, patterns: Patterns, problems: list[Problem]) -> Iterator[Job]:
@@ -138,7 +151,7 @@ def _jobs(files: list[Path], base: Path, folder: Path, patterns: Patterns, probl
         except OSError as error:
             problems.append(_unreadable(relative, error.strerror or str(error)))
         else:
-            yield Job(file, relative, entry_for(folder, relative, key))
+            yield Job(file, relative, entry_for(folder, file.relative_to(base).as_posix(), key))
 
 
 def _unreadable(name: str, reason: str) -> Problem:

@@ -48,6 +48,20 @@ SORTS: dict[str, Sort] = {
         "rank, host, device or process groups may be missing",
         True,
     ),
+    "odd-metadata": Sort(
+        "values around the events that cannot be what they stand for",
+        "they were left out, or bad characters replaced",
+        True,
+    ),
+    "oversized": Sort(
+        "events or metadata longer than 64 MiB", "their middle was left out: what they held is missing", True
+    ),
+    "long-texts": Sort("names or arguments longer than 64 KiB", "the names were cut, the arguments left out", True),
+    "out-of-range": Sort(
+        "counts, sizes or ranks of communication and memory that nothing can have",
+        "these values were left out, and the bytes of their events with them",
+        True,
+    ),
     "key-damaged": Sort(
         "the key traceEvents is missing; the first list that looks like events was read",
         "rank, host, device or process groups may be missing",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from moescope.intake import INT64, MOST_RANKS, read_json
 from moescope.trace.decimals import as_int
+from moescope.trace.faults import Faults
 from moescope.trace.model import ProcessGroup
 
 _NAME_RULES = (
@@ -31,13 +32,16 @@ class Identity:
     groups: dict[str, ProcessGroup]
 
 
-def identify(info: dict[str, Any], devices: list[int]) -> Identity:
+def identify(info: dict[str, Any], devices: list[int], faults: Faults) -> Identity:
     """Read the top-level metadata ``info`` of a file whose events ran on ``devices``."""
     distributed = info.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
+    for name in ("rank", "world_size"):
+        if (number := as_int(distributed.get(name))) is not None and number > MOST_RANKS:
+            faults.note("odd-metadata", f"distributedInfo.{name}", detail=f"{name} {str(distributed[name])[:40]}")
     return Identity(
-        rank=_natural(distributed.get("rank")),
-        world_size=_natural(distributed.get("world_size")),
+        rank=_rank(distributed.get("rank")),
+        world_size=_rank(distributed.get("world_size")),
         host=_host(info),
         device=_device(info, devices),
         groups=_groups(distributed.get("pg_config")),
@@ -48,11 +52,11 @@ def rank_from_name(name: str, rank_regex: re.Pattern[str] | None) -> int | None:
     """The rank in a file's path: by the user's expression if given, else by the built-in rules."""
     if rank_regex is not None:
         match = rank_regex.search(name)
-        return int(next((g for g in match.groups() if g), "")) if match else None
+        return _rank(next((g for g in match.groups() if g), None)) if match else None
     stem = PurePath(name).name
     for rule in _NAME_RULES:
         if match := re.search(rule, stem, re.IGNORECASE):
-            return int(match[1])
+            return _rank(match[1])
     return None
 
 
@@ -63,7 +67,7 @@ def rank_beside(path: Path) -> int | None:
     for folder in (path.parent, path.parent.parent):
         names = [match for file in folder.glob("profiler_info_*.json") if (match := _ASCEND_RANK.match(file.name))]
         if len(names) == 1:
-            return int(names[0][1])
+            return _rank(names[0][1])
     return None
 
 
@@ -77,9 +81,29 @@ def worker_of(name: str) -> str:
     return re.sub(r"(\.\d+)?(\.pt)?(\.trace)?\.json(\.gz)?\Z", "", PurePath(name).name)
 
 
-def _natural(value: object) -> int | None:
+def usable(info: dict[str, Any], base_ns: int, faults: Faults) -> dict[str, Any]:
+    """``info`` with ``base_ns`` as its base time and without figures of devices that fit no column."""
+    found = dict(info)
+    if "baseTimeNanoseconds" in found:
+        found["baseTimeNanoseconds"] = base_ns
+    if isinstance(entries := found.get("deviceProperties"), list):
+        found["deviceProperties"] = [_device_figures(entry, faults) for entry in entries]
+    return found
+
+
+def _device_figures(entry: Any, faults: Faults) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    odd = [key for key, value in entry.items() if isinstance(value, int) and value not in INT64]
+    if odd:
+        faults.note("odd-metadata", f"deviceProperties.{odd[0]}", len(odd))
+    return {key: value for key, value in entry.items() if key not in odd}
+
+
+def _rank(value: object) -> int | None:
+    """A rank or number of ranks; None for what is none, or more than any job has."""
     number = as_int(value)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and 0 <= number <= MOST_RANKS else None
 
 
 def _host(info: dict[str, Any]) -> str | None:
@@ -107,7 +131,7 @@ def _device(info: dict[str, Any], devices: list[int]) -> str:
 def _groups(config: object) -> dict[str, ProcessGroup]:
     if isinstance(config, str):
         try:
-            config = json.loads(config)
+            config, _ = read_json(config)
         except ValueError:
             return {}
     groups = {}
@@ -125,5 +149,5 @@ def _ranks(value: object) -> tuple[int, ...]:
         value = re.findall(r"\d+", value)
     if not isinstance(value, list):
         return ()
-    ranks = [as_int(item) for item in value]
+    ranks = [_rank(item) for item in value]
     return () if None in ranks else tuple(rank for rank in ranks if rank is not None)

@@ -11,7 +11,7 @@ import polars as pl
 
 from moescope.trace.crew import Crew
 from moescope.trace.decimals import as_base_ns
-from moescope.trace.identity import identify, rank_beside
+from moescope.trace.identity import identify, rank_beside, usable
 from moescope.trace.interrupts import check
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
@@ -50,6 +50,7 @@ def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]
     base = as_base_ns(found.info.get("baseTimeNanoseconds", 0))
     if base is None:
         found.faults.note("bad-base", detail=str(found.info["baseTimeNanoseconds"])[:40])
+    found.info = usable(found.info, base or 0, found.faults)
     tables = finish(found, base or 0, patterns)
     check()
     try:
@@ -84,9 +85,9 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     events = tables.events
     on_device = events.filter(events["category"].is_in(DEVICE_CATEGORIES))
     by_use = on_device["device"].drop_nulls().value_counts(sort=True)["device"].to_list()
-    who = identify(found.info, by_use)
-    who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     faults = found.faults.copy()
+    who = identify(found.info, by_use, faults)
+    who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     note_launches(events, faults)
     if not events.height:
         faults.note("no-events")

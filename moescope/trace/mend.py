@@ -205,7 +205,12 @@ class _Mender:
             self._note("not-an-event", position)
             self.out.events.append(_LOST)
             return
-        event, bad = redecode(value)
+        try:
+            event, bad = redecode(value)
+        except RecursionError:
+            self._note("dropped-events", position)
+            self.out.events.append(_LOST)
+            return
         if bad:
             self._note("bad-utf8", position, bad)
         event, odd = plain_fields(event)

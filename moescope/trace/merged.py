@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import polars as pl
 
 _RANK_IN_NAME = (
-    re.compile(r"\brank[\s:_#-]*(\d+)", re.IGNORECASE),
-    re.compile(r"^\[(?:[^\]]*[-_ ])?TP[-_ ]?(\d+)", re.IGNORECASE),  # SGLang: [TP00-EP00] 1234
+    re.compile(r"\brank[\s:_#-]*(\d{1,6})(?!\d)", re.IGNORECASE),
+    re.compile(r"^\[(?:[^\]]*[-_ ])?TP[-_ ]?(\d{1,6})(?!\d)", re.IGNORECASE),  # SGLang: [TP00-EP00] 1234
 )
 _OWN_CATEGORIES = ("cpu_op", "annotation", "gpu_annotation", "kernel", "copy", "memset", "runtime", "python", "sync")
 

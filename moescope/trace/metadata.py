@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+from moescope.intake import Oddities, plain, read_json
 from moescope.trace.faults import Faults
 from moescope.trace.repair import redecode
 
@@ -29,18 +31,29 @@ def read_metadata(head: bytes, tail: bytes, faults: Faults) -> dict[str, Any]:
     """
     whole = head + b"]" + (tail if tail.strip() or "truncated" not in faults.counts else b"}")
     try:
-        tree = json.loads(whole, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        tree, odd = read_json(whole)
+    except ValueError:
         if whole.strip(b"\xef\xbb\xbf \t\r\n") in (b"[]", b"[]}"):
             return {}
         faults.note("metadata-damaged", "around the list of events")
-        before = dict(_members(_LIST.sub("", head.decode("latin-1"))))
-        members, _ = redecode(before | dict(_members(tail.decode("latin-1"))))
-        return dict(members)
+        tree, odd = _readable(head, tail)
     if not isinstance(tree, dict):
         return {}
+    if odd.numbers or odd.texts:
+        faults.note("odd-metadata", "around the list of events", odd.numbers + odd.texts, str(odd))
     tree.pop("traceEvents", None)
     return tree
+
+
+def _readable(head: bytes, tail: bytes) -> tuple[dict[str, Any], Oddities]:
+    """The members that can be read of metadata that are no JSON."""
+    odd = Oddities()
+    found = {}
+    for text in (_LIST.sub("", head.decode("latin-1")), tail.decode("latin-1")):
+        for name, value in _members(text):
+            with suppress(ValueError):  # nested too deep
+                found[name] = plain(value, odd)
+    return redecode(found)[0], odd
 
 
 def _members(text: str) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from moescope.intake import list_files, valid_text
 from moescope.trace.identity import rank_from_name
 from moescope.trace.model import Problem
 from moescope.trace.plain_pickle import NotPlainError, load_plain
@@ -58,8 +59,7 @@ def snapshot_files(folder: Path) -> list[Path]:
     """Files in the folder that may be snapshots by their names, sorted; hidden folders are left out."""
     if not folder.is_dir():
         return []
-    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    seen = (path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    seen = (path for path in list_files(folder, SUFFIXES).files if not path.name.startswith("."))
     return sorted(islice(seen, MAX_FILES))
 
 
@@ -75,7 +75,7 @@ def open_snapshots(
     snapshots: dict[int, Snapshot] = {}
     problems = []
     for path in snapshot_files(folder):
-        name = path.relative_to(folder).as_posix()
+        name = valid_text(path.relative_to(folder).as_posix())
         rank = rank_from_name(name, pattern)
         rank = rank if rank is not None else rank_from_name(name.replace("/", "_"), None)
         rank = ranks[0] if rank is None and len(ranks) == 1 else rank
@@ -150,14 +150,14 @@ class _Reader:
 
     def _origin(self, entry: Mapping[str, Any]) -> tuple[int, str]:
         metadata = entry.get("user_metadata") or ""
-        return self._stack(entry.get("frames") or []), metadata if isinstance(metadata, str) else ""
+        return self._stack(entry.get("frames") or []), valid_text(metadata) if isinstance(metadata, str) else ""
 
     def _stack(self, frames: Sequence[Any]) -> int:
         if not frames:
             return -1
         known = self._known.get(id(frames))
         if known is None:
-            stack = tuple((str(f["filename"]), _number(f["line"]), str(f["name"])) for f in frames[:MAX_FRAMES])
+            stack = tuple(map(_frame, frames[:MAX_FRAMES]))
             known = self._index.setdefault(stack, len(self.stacks))
             if known == len(self.stacks):
                 self.stacks.append(stack)
@@ -168,6 +168,10 @@ class _Reader:
         self._left -= 1
         if self._left < 0:
             raise ValueError(f"it holds more than {MAX_ROWS:,} blocks and actions")
+
+
+def _frame(entry: Mapping[str, Any]) -> Frame:
+    return valid_text(str(entry["filename"])), _number(entry["line"]), valid_text(str(entry["name"]))
 
 
 def _number(value: Any) -> int:

@@ -15,7 +15,7 @@ from moescope.trace.model import CATEGORIES, DEVICE_CATEGORIES, EVENT_SCHEMA, KI
 from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan
 
-_DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d+)\s*\Z")
+_DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d{1,6})\s*\Z")
 _CATEGORIES = pl.Series(CATEGORIES, dtype=CategoryType)
 _KINDS = pl.Series([*KINDS, None], dtype=KindType)
 _NO_KIND = len(KINDS)

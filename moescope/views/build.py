@@ -16,6 +16,7 @@ from moescope.attribution.load_shapes import counts_from_shapes
 from moescope.attribution.timeline import Timeline as Pieces
 from moescope.errors import DataMissingError
 from moescope.findings import findings
+from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.workers import available_cores, in_processes
@@ -36,6 +37,9 @@ from moescope.views.timeline.strip_file import beginning_ns, load_strips, make_s
 
 Progress = Callable[[int, int, str], None]
 HostGroups = Sequence[Sequence[int]]
+
+MOST_ASSUMED_MEMBERS = 4096
+"""A list of members goes with every collective, so of more ranks it would not fit in memory."""
 
 PARALLEL_FROM_EVENTS = 400_000
 """Ranks are profiled in parallel processes when the folder holds more events than this."""
@@ -63,7 +67,7 @@ def analyze(
     measured = read_baseline(Path(baseline)) if baseline is not None else None
     stored = results.result_path(root, (hosts, rank_regex, measured)) if cache and root.exists() else None
     if stored is not None and (known := results.load(stored)) is not None:
-        return replace(known, path=str(root))
+        return replace(known, path=valid_text(str(root)))
     directory = open_directory(root, rank_regex=rank_regex, workers=workers, progress=progress)
     analysis, pieces = _analyze(
         directory, open_telemetry(root), hosts=hosts, workers=workers, baseline=measured, progress=progress
@@ -126,7 +130,7 @@ def _analyze(
     """The analysis, and the pieces of every rank's time that its parts are sums of."""
     profiles = _profiles(directory.ranks, workers, progress)
     host_of_rank = _hosts(directory.ranks, hosts)
-    world = _world(directory.ranks)
+    world = _assumed_members(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
     clock = telemetry.clock if telemetry is not None else None
     known = baseline.transfers if baseline is not None else None
@@ -179,10 +183,10 @@ def _assemble(
         world_size=world_size,
     )
     return Analysis(
-        name=str(run.get("name") or directory.path.resolve().name),
-        path=str(directory.path),
+        name=str(run.get("name") or valid_text(directory.path.resolve().name)),
+        path=valid_text(str(directory.path)),
         basis=basis if basis in ("measured", "simulated") else "unknown",
-        controls=tuple(str(control) for control in run.get("controls", ()) or ()),
+        controls=tuple(map(str, run.get("controls", ()))),
         world_size=world_size,
         sources=sources(directory, host_of_rank, alignment),
         steps=steps(attribution),
@@ -253,6 +257,12 @@ def _world(traces: Sequence[RankTrace]) -> list[int]:
     recorded = max((trace.world_size or 0 for trace in traces), default=0)
     highest = max((trace.rank for trace in traces), default=-1)
     return list(range(max(recorded, highest + 1)))
+
+
+def _assumed_members(traces: Sequence[RankTrace]) -> list[int]:
+    """Who takes part in a collective whose group nothing describes: all ranks; of a huge job those with traces."""
+    world = _world(traces)
+    return world if len(world) <= MOST_ASSUMED_MEMBERS else sorted({trace.rank for trace in traces})
 
 
 def _alone(telemetry: Telemetry, alignment: Alignment) -> list[list[int]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 
@@ -122,9 +123,9 @@ def take_inventory(
     ranks = {trace.rank for trace in directory.ranks}
     world_size = max((trace.world_size for trace in directory.ranks if trace.world_size), default=None)
     return Inventory(
-        path=str(path),
+        path=valid_text(str(path)),
         basis=str(run.get("basis", "unknown")),
-        controls=tuple(str(control) for control in run.get("controls", ())),
+        controls=tuple(map(str, run.get("controls", ()))),
         world_size=world_size,
         missing_ranks=tuple(sorted(set(range(world_size or 0)) - ranks)),
         traces=tuple(trace_facts(trace) for trace in directory.ranks),
