@@ -38,6 +38,8 @@ SECTIONS = (
 """What every object holds."""
 EXTRA_SECTIONS = ("collectives", "load", "gemms", "memory", "host", "library", "telemetry")
 """What is printed when asked for, because it grows with the number of events."""
+BESIDE = {"memory": ("memory_use",), "load": ("routers", "traffic")}
+"""Sections that are printed with another."""
 
 
 def to_json(analysis: Analysis, with_: Collection[str] = ()) -> dict[str, Json]:
@@ -55,7 +57,7 @@ def to_json(analysis: Analysis, with_: Collection[str] = ()) -> dict[str, Json]:
         "world_size": analysis.world_size,
     }
     names = [*SECTIONS, *(name for name in EXTRA_SECTIONS if name in with_)]
-    names += ["memory_use"] if "memory" in with_ else []
+    names += [beside for name in with_ for beside in BESIDE.get(name, ())]
     return head | {name: plain(getattr(analysis, "gemm" if name == "gemms" else name)) for name in names}
 
 
