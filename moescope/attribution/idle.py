@@ -101,8 +101,10 @@ def _gpu_reason(
     is_work = device.label[order] != Label.ALLOCATOR
     order = order[is_work]
     slot = np.searchsorted(device.start_ns[order], end, side="left")
+    if len(order) == 0:  # nothing of the device's own, such as allocator calls alone
+        return end, np.full(len(end), Label.OUTSIDE), np.full(len(end), Label.OUTSIDE)
     has_next = slot < len(order)
-    following = order[np.minimum(slot, len(order) - 1)] if len(order) else np.zeros(len(end), dtype=np.int64)
+    following = order[np.minimum(slot, len(order) - 1)]
     launched = np.where(has_next, device.launch_ns[following], np.iinfo(np.int64).max)
     launched = np.where(launched < 0, _graph_launch(start, end, host), launched)
     unknown = has_next & (launched < 0)

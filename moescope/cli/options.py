@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+
+from moescope.intake import MOST_RANKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 HostGroups = tuple[tuple[int, ...], ...]
@@ -24,10 +28,9 @@ class HostsType(click.ParamType[HostGroups]):
         if isinstance(value, tuple):
             return value
         hosts = tuple(self._host(part, param, ctx) for part in str(value).split(","))
-        ranks = [rank for host in hosts for rank in host]
-        twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
-        if twice:
-            self.fail(f"rank {twice[0]} is named twice in {value!r}.", param, ctx)
+        named = Counter(chain.from_iterable(hosts))
+        if twice := [rank for rank, times in named.items() if times > 1]:
+            self.fail(f"rank {min(twice)} is named twice in {value!r}.", param, ctx)
         return hosts
 
     def _host(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
@@ -36,6 +39,8 @@ class HostsType(click.ParamType[HostGroups]):
             match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", span)
             if match is None or int(match[2] or match[1]) < int(match[1]):
                 self.fail(f"{span!r} is no range of ranks; two hosts of four ranks are 0-3,4-7.", param, ctx)
+            if int(match[2] or match[1]) > MOST_RANKS:
+                self.fail(f"{span!r}: no rank is above {MOST_RANKS:,}.", param, ctx)
             ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
         return tuple(ranks)
 

@@ -73,6 +73,10 @@ class Model:
         return range(self.num_dense_layers, self.num_layers)
 
 
+MOST_TOKENS = 1 << 30
+"""Per rank and microbatch; the rows of all experts, and the bytes of all rows, still fit 64 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimConfig:
     """One simulated run."""
@@ -108,6 +112,8 @@ class SimConfig:
         for key in ("ranks", "ranks_per_host", "steps", "microbatches", "tokens"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be at least 1, got {getattr(self, key)}")
+        if self.tokens > MOST_TOKENS:
+            raise ConfigError(f"tokens must be at most {MOST_TOKENS:,}, got {self.tokens}")
         if self.ranks % self.ep:
             raise ConfigError(f"ep_size {self.ep} must divide ranks {self.ranks}")
         if self.model.num_experts % self.ep:

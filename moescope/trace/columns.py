@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from moescope.intake import MOST_RANKS
 from moescope.trace.decimals import LONGEST_NS
 from moescope.trace.decode import Block, Words, decode_block
 from moescope.trace.exact import IntArray, ns_of_floats, ns_of_integers, ns_of_values
@@ -19,11 +20,22 @@ from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
 from moescope.trace.records import ABSENT, NO_NUMBER, decode_time_texts
 from moescope.trace.spans import OpenSpans
 
+_MOST_ELEMENTS = 1 << 46
+"""Of one message; with 16 bytes each it is 2**50 bytes, of which thousands can be added up in 64 bits."""
+_MOST_BYTES = 1 << 50
+_COMM_LIMITS = {
+    **dict.fromkeys(("in_nelems", "out_nelems", "in_splits", "out_splits"), _MOST_ELEMENTS),
+    **dict.fromkeys(("group_size", "src_rank", "dst_rank", "group_ranks"), MOST_RANKS),
+}
+_MEMORY_LIMITS = dict.fromkeys(("bytes", "total_allocated", "total_reserved"), _MOST_BYTES)
+
 TimeTexts = Callable[[], list[tuple[str, str]]]
 """The texts of start and duration of a block's complete events."""
 
 _NUMBERS = ("pid", "tid", "device", "stream", "correlation", "external_id", "bytes")
 _WORDS = ("recorded", "name", "input_dims", "input_types", "concrete_inputs")
+UNNAMED = "(unnamed)"
+"""Name of events that have none."""
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -86,10 +98,13 @@ class RawTables:
         self._index.append(index)
         self._add_times(block, texts, index)
         self._add_numbers(block, index)
-        for name, words in block.words.items():
-            codes = self._words[name].add(words, length)
-            if name == "name" and None in words[1]:
-                self._note_rows("no-name", codes == 0, index)
+        for name, told in block.words.items():
+            words = told
+            if name == "name" and None in told[1]:
+                unnamed = np.frombuffer(told[0], dtype=np.uint32) == told[1].index(None)
+                self._note_rows("no-name", unnamed, index)
+                words = told[0], [UNNAMED if word is None else word for word in told[1]]
+            self._words[name].add(words, length)
         marked = np.frombuffer(block.operators, dtype=np.bool_) if block.operators else None
         for name in ("input_dims", "input_types", "concrete_inputs"):
             self._words[name].add(block.texts.get(name), length, marked)
@@ -155,11 +170,27 @@ class RawTables:
 
     def comm(self) -> pl.DataFrame:
         """The communication arguments of all blocks."""
-        return pl.DataFrame(self._comm, COMM_SCHEMA, orient="row")
+        return self._plausible(pl.DataFrame(self._comm, COMM_SCHEMA, orient="row"), _COMM_LIMITS)
 
     def memory(self) -> pl.DataFrame:
         """The memory events of all blocks, times relative to the file's base."""
-        return pl.DataFrame(self._memory, MEMORY_SCHEMA, orient="row")
+        return self._plausible(pl.DataFrame(self._memory, MEMORY_SCHEMA, orient="row"), _MEMORY_LIMITS)
+
+    def _plausible(self, table: pl.DataFrame, limits: dict[str, int]) -> pl.DataFrame:
+        """``table`` without the values that are further from 0 than ``limits``; notes them."""
+        checks = {}
+        for name, limit in limits.items():
+            column = pl.col(name)
+            if table.schema[name] == pl.List:
+                beyond = column.list.eval(~pl.element().is_between(-limit, limit)).list.any()
+            else:
+                beyond = ~column.is_between(-limit, limit)
+            checks[name] = beyond.fill_null(False)
+        odd = table.select(**checks)
+        if lost := int(odd.sum().sum_horizontal().sum()):
+            self.faults.note("out-of-range", count=lost)
+            table = table.with_columns(pl.when(~odd[name]).then(pl.col(name)).alias(name) for name in limits)
+        return table
 
 
 def _places(flags: bytes | None, length: int) -> npt.NDArray[np.uint32]:

@@ -18,11 +18,15 @@ from typing import Any
 
 import msgspec
 
+from moescope.intake import MAX_DEPTH, Oddities, plain
 from moescope.trace import extras
 from moescope.trace.decimals import as_int64
 from moescope.trace.records import ABSENT, NO_NUMBER, NO_TEXT, Args, Buffer, Records, Scalar, decode_records
 
 _NO_ARGS = Args()
+
+NOT_DECODED = (msgspec.MsgspecError, RecursionError, UnicodeError)
+"""What text that is no list of events as they are decoded here leads to."""
 
 Words = tuple[bytes, list[str | None]]
 """A column of few different texts: for each row a place (uint32) in the list."""
@@ -96,6 +100,14 @@ def decode_block(data: Buffer) -> Block:
     if records.names & extras.PROCESS_NAMES:
         block.labels |= dict(map(extras.label, extras.pick(data, b'"process_', extras.names_process)))
     return block
+
+
+def are_events(data: bytes) -> bool:
+    """Whether ``data`` is one or more events separated by commas, as :func:`decode_block` takes them in a list."""
+    try:
+        return decode_block(b"[" + data + b"]").num_recorded > 0
+    except NOT_DECODED:
+        return False
 
 
 def _pack_arguments(block: Block, data: Buffer, records: Records) -> None:
@@ -193,6 +205,11 @@ def _canonical(text: bytes) -> str | None:
     if not text:
         return None
     value = msgspec.json.decode(text)
+    if text.count(b"[") > MAX_DEPTH:
+        try:
+            plain(value, Oddities())
+        except ValueError:  # nested too deep for whoever reads it again
+            return None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from moescope.trace.model import Problem
 from moescope.trace.patterns import Patterns, load_patterns
 from moescope.trace.ranktrace import RankTrace
 from moescope.trace.reading import Progress, read_jobs
-from moescope.trace.store import entry_for, file_key, store_folder
+from moescope.trace.store import StoreError, entry_for, file_key, outside_folder, store_folder
 from moescope.trace.windows import Stored, number_windows, with_ranks
 
 _SUFFIXES = (".json", ".json.gz", ".trace", ".trace.gz")
@@ -62,10 +62,18 @@ def open_directory(
     listing = _candidates(root)
     base = root if root.is_dir() else root.parent
     folder, inside = store_folder(base)
-    notes = [] if inside else [f"{valid_text(str(base))} cannot be written; the store is in {folder}"]
     problems = [_unreadable(_relative(path, base), reason) for path, reason in listing.unreadable]
     jobs = list(_jobs(listing.files, base, folder, table, problems))
-    found = read_jobs(jobs, table, workers, scheduler or defaults().scheduler, progress)
+    how = (table, workers, scheduler or defaults().scheduler, progress)
+    try:
+        found = read_jobs(jobs, *how)
+    except StoreError:
+        if not inside:
+            raise
+        folder, inside = outside_folder(base), False  # a full disk, for example
+        jobs = [replace(job, entry=replace(job.entry, folder=folder)) for job in jobs]
+        found = read_jobs(jobs, *how)
+    notes = [] if inside else [f"{valid_text(str(base))} cannot be written; the store is in {folder}"]
     for metadata in found:
         _note(metadata, notes, problems)
     traces = [stored for metadata, job in zip(found, jobs, strict=True) for stored in _stored(metadata, job)]

@@ -30,7 +30,7 @@ def pick(data: Buffer, marker: bytes, wanted: Callable[[Event], bool], expected:
     if separator is not None:
         try:
             picked = _wanted(b"[" + b",".join(_around(data, marker, separator[0])) + b"]", wanted)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             picked = []
         if picked and expected in (None, len(picked)):
             return picked

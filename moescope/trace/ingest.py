@@ -68,7 +68,7 @@ def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any
         written = pool.submit(entry.save_tables, tables)
         metadata = _describe(job, found, tables)
         written.result()
-    return metadata
+    return metadata | {"tables": entry.table_states()}
 
 
 def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from moescope.trace.decode import are_events
 from moescope.trace.faults import Faults
-from moescope.trace.records import are_events
 from moescope.trace.repair import plain_fields, redecode, repair_object
 from moescope.trace.split import EVENT_START, PHASED_EVENT
 

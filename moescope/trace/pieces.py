@@ -10,9 +10,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from moescope.trace.decode import Block, decode_block
+from moescope.trace.decode import NOT_DECODED, Block, decode_block
 
 _SPARE = 1 << 16
 _LOCAL = threading.local()
@@ -62,5 +60,5 @@ def try_piece(piece: Piece) -> Block | None:
     """What a stretch of events holds; None when it is not valid JSON."""
     try:
         return decode_block(piece.as_list())
-    except msgspec.DecodeError:
+    except NOT_DECODED:
         return None

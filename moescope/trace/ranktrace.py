@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import polars as pl
 
+from moescope.errors import InputUnreadableError
 from moescope.trace.model import EVENT_SCHEMA, CategoryType, Problem, ProcessGroup
 from moescope.trace.store import Entry
 
@@ -41,6 +44,10 @@ class RankTrace:
 
     def events(self, columns: Sequence[str] | None = None, categories: Iterable[str] | None = None) -> pl.DataFrame:
         """Complete events, sorted by ``start_ns``; only ``columns`` and only rows of ``categories`` where given."""
+        with self._heals():
+            return self._events(columns, categories)
+
+    def _events(self, columns: Sequence[str] | None, categories: Iterable[str] | None) -> pl.DataFrame:
         frame = pl.scan_parquet(self.entry.table("events"))
         if categories is not None:
             frame = frame.filter(pl.col("category").is_in(pl.Series(list(categories), dtype=CategoryType).implode()))
@@ -49,11 +56,26 @@ class RankTrace:
 
     def comm_args(self) -> pl.DataFrame:
         """Communication arguments by event ``index``."""
-        return pl.read_parquet(self.entry.table("comm"))
+        with self._heals():
+            return pl.read_parquet(self.entry.table("comm"))
 
     def memory(self) -> pl.DataFrame:
         """Allocations and frees, sorted by ``ts_ns``."""
-        return pl.read_parquet(self.entry.table("memory"))
+        with self._heals():
+            return pl.read_parquet(self.entry.table("memory"))
+
+    @contextmanager
+    def _heals(self) -> Iterator[None]:
+        """A table that is damaged costs this run; the next one reads the trace anew."""
+        try:
+            yield
+        except (pl.exceptions.ComputeError, OSError) as error:
+            self.entry.forget()
+            raise InputUnreadableError(
+                f"{self.file}: what is stored of it is damaged ({str(error).splitlines()[0]})",
+                hint="Run the command again: the trace is read anew.",
+                code="store-damaged",
+            ) from error
 
 
 def from_metadata(metadata: dict[str, Any], entry: Entry, rank: int) -> RankTrace:
@@ -67,7 +89,7 @@ def from_metadata(metadata: dict[str, Any], entry: Entry, rank: int) -> RankTrac
         rank=rank,
         window=0,
         groups=groups,
-        problems=[replace(Problem(**problem), rank=rank) for problem in metadata["problems"]],
+        problems=[replace(msgspec.convert(problem, Problem), rank=rank) for problem in metadata["problems"]],
         num_events=metadata["num_events"],
         num_device_events=metadata["num_device_events"],
         info=metadata["info"],

@@ -14,7 +14,7 @@ from moescope.trace.crew import Crew
 from moescope.trace.ingest import Job, ingest
 from moescope.trace.interrupts import check, held
 from moescope.trace.patterns import Patterns
-from moescope.trace.store import remove_partials
+from moescope.trace.store import StoreError, remove_partials
 
 Progress = Callable[[int, int, str], None]
 """``progress(done, total, what)``, called in the calling thread after each file."""
@@ -40,7 +40,7 @@ def read_jobs(
     jobs: Sequence[Job], patterns: Patterns, workers: int | None, scheduler: str | None, progress: Progress | None
 ) -> list[dict[str, Any]]:
     """Metadata of each job's file, in order; of one that cannot be opened ``{"is_trace": False, "error": reason}``."""
-    found = [job.entry.load() for job in jobs]
+    found = [_stored(job) for job in jobs]
     missing = [place for place, metadata in enumerate(found) if metadata is None]
     done = len(jobs) - len(missing)
     todo = [jobs[place] for place in missing]
@@ -54,10 +54,17 @@ def read_jobs(
     return [metadata for metadata in found if metadata is not None]
 
 
+def _stored(job: Job) -> dict[str, Any] | None:
+    metadata = job.entry.load()
+    return metadata if metadata is not None and metadata["file"] == job.relative else None
+
+
 def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str, Any]:
     """:func:`ingest`, with a file that cannot be opened as a result of its own."""
     try:
         return ingest(job, patterns, crew)
+    except StoreError:
+        raise
     except OSError as error:
         return {"is_trace": False, "file": job.relative, "error": error.strerror or str(error)}
 

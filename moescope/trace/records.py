@@ -181,15 +181,6 @@ def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode().strip('"')
 
 
-def are_events(data: bytes) -> bool:
-    """Whether ``data`` is one or more events separated by commas, as :func:`decode_records` takes them in a list."""
-    try:
-        _check_utf8(data)
-        return bool(_LOOSE.decode(b"[" + data + b"]"))
-    except msgspec.DecodeError:
-        return False
-
-
 def _check_utf8(data: Buffer) -> None:
     """Raise for bad UTF-8 anywhere: the decoder does not look into what it skips."""
     if not data.isascii():

@@ -7,21 +7,64 @@ that are read on demand. The metadata is written last: an entry without it does 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moescope.trace.model import SCHEMA_VERSION
+import msgspec
+import polars as pl
+
+from moescope.trace.model import SCHEMA_VERSION, Problem, ProcessGroup
 from moescope.trace.tables import Tables
 
 _SAMPLE_BYTES = 64 * 1024
 _ABANDONED_S = 24 * 3600.0
+_TABLES = ("events", "comm", "memory")
+_PROBE = bytes(1 << 16)
+_ERRNO = re.compile(r"os error (\d+)")
+
+
+class StoreError(OSError):
+    """An entry cannot be written; the trace itself was read."""
+
+
+class _Trace(msgspec.Struct):
+    """The stored metadata of a trace, as far as something depends on them."""
+
+    file: str
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    device: str
+    groups: dict[str, ProcessGroup]
+    start_ns: int
+    end_ns: int
+    num_events: int
+    num_device_events: int
+    info: dict[str, Any]
+    labels: dict[str, str]
+    remarks: list[str]
+    problems: list[Problem]
+    tables: dict[str, tuple[int, int]]
+    """Size and modification time of each table."""
+
+
+class _Stored(msgspec.Struct):
+    """What every metadata file holds."""
+
+    file: str
+    is_trace: bool
+    refused: str = ""
+    parts: list[_Trace] = []
 
 
 def file_key(path: Path, patterns_text: str) -> str:
@@ -60,15 +103,28 @@ class Entry:
         return self.folder / f"{self.path_hash}-{self.key}.{name}.parquet"
 
     def load(self) -> dict[str, Any] | None:
-        """The stored metadata; None when there is no valid entry."""
+        """The stored metadata; None when there is no valid entry, whole and with the tables that it was stored with."""
         try:
-            metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            metadata: dict[str, Any] = json.loads(self.metadata.read_text(encoding="utf-8"))
+            msgspec.convert(metadata, _Stored)
+            entries = [(self.part(part["rank"]), part) for part in metadata.get("parts", ())]
+            if metadata["is_trace"]:
+                msgspec.convert(metadata, _Trace)
+                entries.append((self, metadata))
+            are_same = all(entry.table_states() == stored["tables"] for entry, stored in entries)
+        except (OSError, ValueError, RecursionError, msgspec.ValidationError):
             return None
-        entries = [self.part(part["rank"]) for part in metadata.get("parts", ())]
-        entries += [self] if metadata.get("is_trace") else []
-        tables = [entry.table(name) for entry in entries for name in ("events", "comm", "memory")]
-        return metadata if all(table.exists() for table in tables) else None
+        return metadata if are_same else None
+
+    def table_states(self) -> dict[str, list[int]]:
+        """Size and modification time of each table. Raises ``OSError`` where one is missing."""
+        found = {name: self.table(name).stat() for name in _TABLES}
+        return {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
+
+    def forget(self) -> None:
+        """Make the entry invalid, of whose tables one turned out to be damaged."""
+        whole = Entry(self.folder, self.path_hash, self.key.partition("-")[0])
+        whole.metadata.unlink(missing_ok=True)
 
     def part(self, rank: int) -> Entry:
         """The entry of one rank of a file that holds several."""
@@ -76,7 +132,7 @@ class Entry:
 
     def save_tables(self, tables: Tables) -> None:
         """Write the tables; the entry becomes valid with :meth:`save_metadata`."""
-        for name, frame in (("events", tables.events), ("comm", tables.comm), ("memory", tables.memory)):
+        for name, frame in zip(_TABLES, (tables.events, tables.comm, tables.memory), strict=True):
             _write(self.table(name), partial(frame.write_parquet, statistics=False))
 
     def save_metadata(self, metadata: dict[str, Any]) -> None:
@@ -99,8 +155,15 @@ def _write(path: Path, writer: Callable[[Path], object]) -> None:
     try:
         writer(beside)
         os.replace(beside, path)
+    except OSError as error:
+        raise StoreError(error.errno, error.strerror, str(path)) from error
+    except pl.exceptions.PolarsError as error:
+        found = _ERRNO.search(str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise StoreError(number, os.strerror(number), str(path)) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def _is_old(path: Path) -> bool:
@@ -121,19 +184,27 @@ def store_folder(directory: Path) -> tuple[Path, bool]:
     # A folder without any write bit is meant to stay as it is, even where the user could override that (root).
     if directory.stat().st_mode & 0o222 and _usable(inside):
         return inside, True
+    return outside_folder(directory), False
+
+
+def outside_folder(directory: Path) -> Path:
+    """Folder for the entries of ``directory`` under the user's cache folder; created if need be."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.blake2b(str(directory.resolve()).encode(), digest_size=10).hexdigest()
+    name = hashlib.blake2b(os.fsencode(directory.resolve()), digest_size=10).hexdigest()
     outside = cache / "moescope" / name / "trace"
     outside.mkdir(parents=True, exist_ok=True)
-    return outside, False
+    return outside
 
 
 def _usable(folder: Path) -> bool:
     probe = folder / f"probe.{os.getpid()}.partial"
     try:
+        str(folder).encode()  # polars takes paths as text
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError:
+        probe.write_bytes(_PROBE)
+    except (OSError, UnicodeEncodeError):
         return False
+    finally:
+        with suppress(OSError):
+            probe.unlink()
     return True

@@ -31,8 +31,9 @@ MOST_RESULTS = 16
 def result_path(path: Path, options: object) -> Path:
     """Where the result for this input and these options lies."""
     digest = hashlib.blake2b(digest_size=16)
-    place = str(path.resolve()).encode("utf-8", "surrogateescape")
-    digest.update(place + f" {SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}".encode())
+    place = os.fsencode(path.resolve())
+    question = f" {SCHEMA} {__version__} {FORMAT} {options!r} {fingerprint(path)}"
+    digest.update(place + question.encode("utf-8", "backslashreplace"))
     others = find_foreign(path)
     beside = [path / "run.json", *path.glob("telemetry/**/*"), *others.routing, *others.inspector]
     for file in sorted([*beside, *snapshot_files(path)]):

@@ -72,7 +72,8 @@ def rate_curves(gemm: Gemm, most: int = MOST_CURVES) -> list[RateCurve]:
 
 def _rate_curve(curve: GemmCurve) -> RateCurve:
     flops_per_row = 2.0 * curve.groups * curve.n * curve.k
-    points = tuple((rows, flops_per_row * rows / ns / 1e3, calls) for rows, ns, calls in curve.points if ns > 0)
+    timed = (point for point in curve.points if min(point[:2]) > 0)
+    points = tuple((rows, flops_per_row * rows / ns / 1e3, calls) for rows, ns, calls in timed)
     groups = f"{curve.groups} × " if curve.groups > 1 else ""
     label = f"{groups}{curve.k:,} → {curve.n:,}, {curve.dtype}"
     fixed, slope = curve.fixed_ns, curve.ns_per_row

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_trace import BASE_NS, COMM, TinyRank, write
 
+from moescope.attribution.device import DeviceIntervals
+from moescope.attribution.idle import HostState, split_idle
 from moescope.attribution.labels import Label
 from moescope.attribution.profile import profile_rank
+from moescope.attribution.sweep import Segments
 from moescope.trace import open_directory
 
 Pieces = list[tuple[int, int, str]]
@@ -134,3 +138,12 @@ def test_on_a_host_only_trace_the_host_is_the_device(tmp_path: Path) -> None:
         (0, 10, "host_launch"), (10, 30, "other_gemm"), (30, 40, "host_launch"), (40, 60, "all_to_all"),
         (60, 70, "sync"), (70, 100, "elementwise"),
     ]  # fmt: skip
+
+
+def test_a_device_that_only_allocated_was_idle_outside_the_step() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    device = DeviceIntervals(*[nothing] * 5, nothing.astype(bool), *[nothing] * 3, on_gpu=True)
+    host = HostState(*[nothing] * 5)
+    whole = Segments(np.array([0]), np.array([100]), np.array([-1]), np.array([-1]))
+    found = split_idle(whole, device, host)
+    assert (found.start_ns.tolist(), found.end_ns.tolist(), found.label.tolist()) == ([0], [100], [int(Label.OUTSIDE)])

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moescope.errors import MoescopeError
 from moescope.simulate import parse_fault
+from moescope.simulate.config import MOST_TOKENS, SimConfig
 from moescope.simulate.workload import at_most_once, route
 
 from .conftest import tiny
@@ -66,3 +68,8 @@ def test_no_expert_is_more_likely_than_once_per_token(popularity, top_k):
     assert (share <= 1 / top_k * (1 + 1e-9)).all()
     order = np.argsort(popularity)
     assert (np.diff(share[order]) >= -1e-12).all()
+
+
+def test_more_tokens_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(MoescopeError, match="tokens must be at most"):
+        SimConfig(tokens=MOST_TOKENS + 1)

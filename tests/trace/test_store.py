@@ -1,5 +1,6 @@
 """The store: what is kept, when it is used again, and where it lies."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ import polars as pl
 import pytest
 from trace_zoo import event, open_files, told, trace
 
-from moescope.errors import MoescopeError
+from moescope.errors import InputUnreadableError, MoescopeError
 from moescope.trace import EVENT_SCHEMA, fingerprint, open_directory
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA
 
@@ -114,6 +115,79 @@ def test_a_damaged_entry_is_written_again(folder: Path) -> None:
         elif ".events." in path.name:
             path.unlink()
     assert told(open_directory(folder)).endswith("1.0 compute 1000+2000")
+
+
+DAMAGE = {
+    "a list": "[1, 2]",
+    "nothing": "{}",
+    "a trace without its fields": '{"is_trace": true, "file": "rank0.json"}',
+    "parts that are none": '{"is_trace": false, "file": "rank0.json", "parts": [1]}',
+    "another file's": '{"is_trace": false, "file": "other.json"}',
+    "nested without end": "[" * 10**5,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_metadata_that_are_none_are_written_again(damage: str, folder: Path) -> None:
+    before = told(open_directory(folder))
+    for path in (folder / ".moescope" / "trace").glob("*.json"):
+        path.write_text(DAMAGE[damage])
+    assert told(open_directory(folder)) == before
+    open_directory(folder, progress=lambda *_: pytest.fail("a file was read again"))
+
+
+@pytest.mark.parametrize("table", ["events", "comm", "memory"])
+def test_a_table_that_is_none_is_written_again(table: str, folder: Path) -> None:
+    before = told(open_directory(folder))
+    for path in (folder / ".moescope" / "trace").glob(f"*.{table}.parquet"):
+        path.write_bytes(b"PAR1 no table PAR1")
+    directory = open_directory(folder)
+    assert told(directory) == before
+    assert {len(trace.comm_args()) + len(trace.memory()) for trace in directory.ranks} == {2, 0}
+
+
+def test_a_table_damaged_under_its_old_state_costs_one_run(folder: Path) -> None:
+    before = told(open_directory(folder))
+    (one, other) = open_directory(folder).ranks
+    path = one.entry.table("events")
+    status = path.stat()
+    path.write_bytes(bytes(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(InputUnreadableError) as caught:
+        told(open_directory(folder))
+    assert caught.value.code == "store-damaged"
+    assert other.events().height == 1
+    assert told(open_directory(folder)) == before
+
+
+def test_a_full_disk_sends_the_store_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    written = pl.DataFrame.write_parquet
+    refused = []
+
+    def full(frame: pl.DataFrame, path: Path, **options: bool) -> None:
+        if tmp_path / "cache" in path.parents:
+            return written(frame, path, **options)
+        refused.append(path)
+        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    directory = open_files(tmp_path / "in", FILES)
+    assert refused
+    assert str(tmp_path / "cache") in directory.notes[0]
+    assert told(directory).endswith("1.0 compute 1000+2000")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in" / "cache2"))
+    with pytest.raises(OSError, match="No space left") as caught:
+        open_directory(tmp_path / "in")
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / os.fsdecode(b"in\xff")
+    directory = open_files(folder, FILES)
+    assert told(directory) == told(open_directory(folder))
+    assert r"in\xff" in directory.notes[0]
 
 
 def test_a_folder_that_is_read_only_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

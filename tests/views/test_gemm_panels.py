@@ -25,6 +25,13 @@ def test_rates_follow_from_rows_and_times() -> None:
     assert still.half_rows is None
 
 
+def test_products_of_no_rows_have_no_rate() -> None:
+    gemm = gemm_example()
+    curve = replace(gemm.curves[0], points=((0.0, 5_000.0, 3), *gemm.curves[0].points))
+    (drawn, _) = panels_gemm.rate_curves(replace(gemm, curves=(curve, *gemm.curves[1:])))
+    assert drawn == panels_gemm.rate_curves(gemm)[0]
+
+
 def test_reading_of_rates_names_the_reference_and_its_source() -> None:
     panel = panels_gemm.rates_panel(example())
     assert panel.reading == (
