@@ -12,6 +12,7 @@ import polars as pl
 from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
+from moescope.trace.snapshots import open_snapshots
 
 _COMMUNICATION_RANGES = r"^(c10d::|nccl:|gloo:|mpi:|record_param_comms)"
 _STEP = r"^ProfilerStep\s*#\s*(\d+)"
@@ -133,7 +134,7 @@ def take_inventory(
         groups=_groups(directory, ranks),
         telemetry=None if telemetry is None else telemetry_facts(telemetry),
         problems=tuple(str(problem) for problem in directory.problems),
-        notes=tuple(note for note in directory.notes if not note.startswith("run.json ")),
+        notes=(*(note for note in directory.notes if not note.startswith("run.json ")), *_snapshots(directory)),
     )
 
 
@@ -216,3 +217,10 @@ def _groups(directory: TraceDirectory, present: set[int]) -> tuple[GroupFacts, .
         GroupFacts(group.name, group.description, group.ranks, len(present & set(group.ranks)))
         for group in groups.values()
     )
+
+
+def _snapshots(directory: TraceDirectory) -> list[str]:
+    """What there is of the allocator's snapshots, and what keeps others from being read."""
+    found, problems = open_snapshots(directory.path, sorted({trace.rank for trace in directory.ranks}))
+    seen = [f"{one.file}: a memory snapshot of rank {one.rank}, {len(one.actions):,} actions" for one in found]
+    return [*seen, *(f"{problem.file}: {problem.what}" for problem in problems)]

@@ -96,3 +96,12 @@ def test_what_was_there_before_is_named_where_telemetry_knows_it(
 def test_reserved_memory_at_the_peak_is_kept(tmp_path: Path) -> None:
     memory = analyze(folder(tmp_path), cache=False).memory
     assert [(row.allocated_peak_bytes, row.reserved_at_peak_bytes) for row in memory] == [(4000, 8000)] * 2
+
+
+def test_doctor_tells_of_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder(tmp_path)
+    (path / "rank0_memory.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert main(["doctor", str(path), "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert "rank1_memory.pickle: a memory snapshot of rank 1, 0 actions" in notes
+    assert any(note.startswith("rank0_memory.pickle: memory snapshot not read") for note in notes)
