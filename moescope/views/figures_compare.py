@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -11,7 +11,7 @@ from moescope.views.compare import Comparison
 from moescope.views.compare_text import metric_name
 from moescope.views.figures import bar_height, marker_of, plain, styled
 from moescope.views.model import Analysis
-from moescope.views.palette import THEMES
+from moescope.views.palette import THEMES, Theme
 from moescope.views.panels_compare import PARTS, time_changes
 from moescope.views.panels_runs import mean_groups_ns
 from moescope.views.text import duration, percent
@@ -31,38 +31,28 @@ def sides_figure(comparison: Comparison, theme_name: str = "light") -> go.Figure
     sides = [
         palette.grouped({c.metric.removeprefix(PARTS): getattr(c, side) or 0.0 for c in parts}) for side in ("a", "b")
     ]
-    labels = [f"A: {plain(comparison.a.name)}", f"B: {plain(comparison.b.name)}"]
-    figure = go.Figure()
-    for group in palette.GROUPS:
-        values = [side[group.key] for side in sides]
-        if not any(values):
-            continue
-        wholes = [sum(side.values()) for side in sides]
-        hover = [
-            f"{label}<br>{group.label}: {duration(value)}, {percent(value / whole if whole else 0.0)}"
-            for label, value, whole in zip(labels, values, wholes, strict=True)
-        ]
-        figure.add_bar(
-            y=["A", "B"], x=[value / 1e6 for value in values], orientation="h", name=group.label, text=hover,
-            textposition="none", hovertemplate="%{text}<extra></extra>",
-            marker=marker_of(group.hatched, theme.group(group)),
-        )  # fmt: skip
-    figure.update_layout(barmode="stack", bargap=0.25)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_xaxes(title_text="ms per step, mean over ranks", rangemode="tozero")
-    return styled(figure, theme, bar_height(2) + 74)
+    names = [f"A: {plain(comparison.a.name)}", f"B: {plain(comparison.b.name)}"]
+    return _stacked(sides, ["A", "B"], names, theme)
 
 
 def runs_figure(analyses: Sequence[Analysis], theme_name: str = "light") -> go.Figure:
     """The parts of the step of every run, mean over ranks and steps, one stacked bar each; waits hatched."""
-    theme, sums = THEMES[theme_name], [mean_groups_ns(one) for one in analyses]
     labels = [f"{number}: {plain(one.name)}" for number, one in enumerate(analyses, start=1)]
+    return _stacked([mean_groups_ns(one) for one in analyses], labels, labels, THEMES[theme_name])
+
+
+def _stacked(sums: Sequence[Mapping[str, float]], labels: list[str], names: list[str], theme: Theme) -> go.Figure:
+    """One bar per run from its time by palette group; ``labels`` stand beside the bars, ``names`` in what hovers."""
+    wholes = [sum(groups.values()) for groups in sums]
     figure = go.Figure()
     for group in palette.GROUPS:
         values = [groups[group.key] for groups in sums]
         if not any(values):
             continue
-        hover = [f"{label}<br>{group.label}: {duration(v)}" for label, v in zip(labels, values, strict=True)]
+        hover = [
+            f"{name}<br>{group.label}: {duration(value)}, {percent(value / whole if whole else 0.0)}"
+            for name, value, whole in zip(names, values, wholes, strict=True)
+        ]
         figure.add_bar(
             y=labels, x=[value / 1e6 for value in values], orientation="h", name=group.label, text=hover,
             textposition="none", hovertemplate="%{text}<extra></extra>",
