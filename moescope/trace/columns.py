@@ -88,6 +88,8 @@ class RawTables:
             text = json.dumps([event for _, event in pairs]).encode()
             index = np.array([place for place, _ in pairs], dtype=np.uint32)
             self._append(decode_block(text), lambda: decode_time_texts(text), index)
+        if block.num_long_texts:
+            self.faults.note("long-texts", f"from event {first:,} on", block.num_long_texts)
         self.num_recorded += block.num_recorded
         if block.odd_phases[0]:
             self.faults.note("unknown-phase", f"event {first + block.odd_phases[1]:,}", block.odd_phases[0])

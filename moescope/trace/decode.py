@@ -25,6 +25,9 @@ from moescope.trace.records import ABSENT, NO_NUMBER, NO_TEXT, Args, Buffer, Rec
 
 _NO_ARGS = Args()
 
+LONGEST_ARGUMENT = 1 << 20
+"""Bytes of the shapes, types or values of an operation's inputs, which have thousands at most."""
+
 NOT_DECODED = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What text that is no list of events as they are decoded here leads to."""
 
@@ -69,6 +72,8 @@ class Block:
     """(place among the elements, event) of what begins or ends a range."""
     odd_phases: tuple[int, int] = (0, 0)
     """How many elements have no phase that the format knows, and the first one's place."""
+    num_long_texts: int = 0
+    """Different names and arguments that were too long."""
 
 
 def decode_block(data: Buffer) -> Block:
@@ -90,6 +95,7 @@ def decode_block(data: Buffer) -> Block:
         "recorded": _pack_words([event.cat for event in rows]),
         "name": _pack_words([event.name for event in rows]),
     }
+    block.num_long_texts = sum(_shorten(words) for _, words in block.words.values())
     if records.has_args:
         _pack_arguments(block, data, records)
     if records.has_spans:
@@ -125,9 +131,9 @@ def _pack_arguments(block: Block, data: Buffer, records: Records) -> None:
         return
     block.operators = bytes(operators)
     block.texts = {
-        "input_dims": _pack_texts([a.input_dims for a in some]),
-        "input_types": _pack_texts([a.input_types for a in some]),
-        "concrete_inputs": _pack_texts([a.concrete_inputs for a in some]),
+        "input_dims": _pack_texts(block, [a.input_dims for a in some]),
+        "input_types": _pack_texts(block, [a.input_types for a in some]),
+        "concrete_inputs": _pack_texts(block, [a.concrete_inputs for a in some]),
     }
     carriers = [a.collective is not NO_TEXT for a in some]
     if any(carriers):
@@ -186,6 +192,14 @@ def _pack_times(values: Sequence[Scalar]) -> tuple[str, bytes]:
     return "", b""
 
 
+def _shorten(words: list[str | None]) -> int:
+    """Cut the words that are too long, in place; return how many."""
+    long = [place for place, word in enumerate(words) if word is not None and len(word) > extras.LONGEST_NAME]
+    for place in long:
+        words[place] = str(words[place])[: extras.LONGEST_NAME]
+    return len(long)
+
+
 def _pack_words(values: Iterable[Any]) -> Words:
     table: dict[Any, int] = {}
     codes = [table.setdefault(value, len(table)) for value in values]
@@ -193,10 +207,12 @@ def _pack_words(values: Iterable[Any]) -> Words:
     return struct.pack(f"{len(codes)}I", *codes), words
 
 
-def _pack_texts(values: list[msgspec.Raw]) -> Words:
+def _pack_texts(block: Block, values: list[msgspec.Raw]) -> Words:
     table: dict[bytes, int] = {}
     codes = [table.setdefault(bytes(value), len(table)) for value in values]
-    return struct.pack(f"{len(codes)}I", *codes), [_canonical(text) for text in table]
+    words = [None if len(text) > LONGEST_ARGUMENT else _canonical(text) for text in table]
+    block.num_long_texts += sum(len(text) > LONGEST_ARGUMENT for text in table)
+    return struct.pack(f"{len(codes)}I", *codes), words
 
 
 @lru_cache(maxsize=1 << 14)

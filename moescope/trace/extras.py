@@ -17,6 +17,9 @@ Event = dict[str, Any]
 PROCESS_NAMES = frozenset(("process_name", "process_labels"))
 """Metadata events that say what a process is."""
 
+LONGEST_NAME = 1 << 16
+"""Characters of a name; templates of C++ give tens of thousands."""
+
 _DICTS = msgspec.json.Decoder(list[Event], float_hook=str)
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
 
@@ -119,7 +122,7 @@ def label(event: Event) -> tuple[str, str]:
     args, process = arguments(event), event.get("pid")
     number = as_int64(process)
     number = process_number(str(process)) if number is None else number
-    return f"{event.get('name')} {number}", str(args.get("name", args.get("labels", "")))
+    return f"{event.get('name')} {number}", str(args.get("name", args.get("labels", "")))[:LONGEST_NAME]
 
 
 def process_number(name: str) -> int:
@@ -128,7 +131,7 @@ def process_number(name: str) -> int:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None if value is None else str(value)
+    return None if value is None else str(value)[:LONGEST_NAME]
 
 
 def _int_list(value: object) -> tuple[list[int] | None, bool]:

@@ -56,7 +56,11 @@ SORTS: dict[str, Sort] = {
     "oversized": Sort(
         "events or metadata longer than 64 MiB", "their middle was left out: what they held is missing", True
     ),
-    "long-texts": Sort("names or arguments longer than 64 KiB", "the names were cut, the arguments left out", True),
+    "long-texts": Sort(
+        "names longer than 64 KiB or shapes and types longer than 1 MiB",
+        "the names were cut, the others left out",
+        True,
+    ),
     "out-of-range": Sort(
         "counts, sizes or ranks of communication and memory that nothing can have",
         "these values were left out, and the bytes of their events with them",

@@ -21,9 +21,10 @@ from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
 from moescope.trace.records import decode_time_texts
 from moescope.trace.source import is_gzip
-from moescope.trace.split import BLOCK_BYTES, FileSplitter, Splitter
+from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
 _AHEAD_PER_PROCESS = 2
+_LONGEST_GAP_BYTES = 1 << 12
 
 
 @dataclass(slots=True)
@@ -42,13 +43,20 @@ class Scan:
     """Size of the content, inflated."""
 
 
-def scan(path: Path, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES) -> Scan | None:
-    """Read the file at ``path`` in blocks of about ``block_bytes``; None when it holds no list of trace events."""
-    reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes))
+def scan(
+    path: Path, crew: Crew | None = None, block_bytes: int = BLOCK_BYTES, largest_bytes: int = LARGEST_BYTES
+) -> Scan | None:
+    """Read the file at ``path`` in blocks of about ``block_bytes``; None when it holds no list of trace events.
+
+    Of an event or of metadata longer than ``largest_bytes`` the middle is left out.
+    """
+    reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes, largest_bytes))
     with _no_collection():
         tail = reading.run(crew)
     splitter, tables = reading.splitter, reading.tables
     faults = tables.faults
+    if splitter.oversized:
+        faults.note("oversized", f"byte {splitter.oversized[0]:,}", len(splitter.oversized))
     if splitter.fault:
         faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=splitter.fault)
     nothing = sum(faults.counts.get(code, 0) for code in ("unknown-phase", "not-an-event", "dropped-events"))
@@ -125,9 +133,10 @@ class _Reading:
 
     def _mend(self, data: bytes, offset: int, follows: Follows) -> None:
         """Take ``data``, together with what the previous block left open, as far as it can be read."""
-        bridge = b",".ljust(max(1, offset - self._read_to))  # what the cut between the blocks took
+        gap = min(offset - self._read_to, _LONGEST_GAP_BYTES)
+        bridge = b",".ljust(max(1, gap))  # what the cut between the blocks took
         if self._tail is not None:
-            self._tail += bridge + data
+            self._tail = self.splitter.without_middle(self._tail + bridge + data, self._read_to)
             return
         if self._open:
             data, offset, self._open = self._open + (bridge + data if data else b""), self._open_at, b""
@@ -139,7 +148,8 @@ class _Reading:
         if mended.ended:
             self._tail = data[mended.rest :]
         else:
-            self._open, self._open_at = data[mended.rest :], offset + mended.rest
+            self._open_at = offset + mended.rest
+            self._open = self.splitter.without_middle(data[mended.rest :], self._open_at)
 
 
 def _has_events(block: Block) -> bool:

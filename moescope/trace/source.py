@@ -14,6 +14,8 @@ from isal.igzip_lib import IsalError
 
 _GZIP = b"\x1f\x8b"
 _PACKED_CHUNK = 1 << 17
+_CHUNK = 4 << 20
+"""The content is given in chunks of at most this size, however well it was compressed."""
 _AHEAD = 16
 _ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError)  # type: ignore[assignment]  # isal's stub
 
@@ -40,17 +42,21 @@ class Inflated:
             inflater = isal_zlib.decompressobj(wbits=31)
             position, member = 0, 0
             while packed := stream.read(_PACKED_CHUNK):
+                given = 0
                 while packed:
                     try:
-                        chunk = inflater.decompress(packed)
+                        chunk = inflater.decompress(packed, _CHUNK)
                     except _ERRORS as error:
                         self.fault = f"corrupt ({error})"
-                        yield from self._rescued(member, position)
+                        yield from self._rescued(member, position, given)
                         return
                     if chunk:
+                        given += len(chunk)
                         yield chunk
                     if not inflater.eof:
-                        break
+                        packed = inflater.unconsumed_tail
+                        continue
+                    given = 0
                     packed = inflater.unused_data.lstrip(b"\0")
                     if packed and not packed.startswith(_GZIP[: len(packed)]):
                         self.fault = "followed by bytes that are no gzip data"
@@ -61,8 +67,9 @@ class Inflated:
             if stream.tell() > member and not inflater.eof:
                 self.fault = "cut short"
 
-    def _rescued(self, member: int, failed: int) -> Iterator[bytes]:
-        """What the chunk at ``failed`` still gives: its member again, up to the byte that cannot be inflated."""
+    def _rescued(self, member: int, failed: int, given: int) -> Iterator[bytes]:
+        """What the chunk at ``failed`` still gives beyond the first ``given`` bytes: its member again, up to the byte
+        that cannot be inflated."""
         inflater = zlib.decompressobj(wbits=31)
         with self.path.open("rb") as stream:
             stream.seek(member)
@@ -73,8 +80,9 @@ class Inflated:
                     chunk = inflater.decompress(bytes((byte,)))
                 except _ERRORS:
                     return
-                if chunk:
-                    yield chunk
+                if beyond := chunk[given:]:
+                    yield beyond
+                given = max(0, given - len(chunk))
 
 
 def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:

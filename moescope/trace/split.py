@@ -24,19 +24,30 @@ PHASED_EVENT = r'\{\s*"(?:name"\s*:\s*"[^"]*"\s*,\s*")?ph"\s*:'
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=\{|\]|\Z)")
 _FIRST_EVENT = re.compile(PHASED_EVENT.encode())
-_SEPARATOR = re.compile(rb"\}\s*,\s*(?=" + EVENT_START.encode() + rb")")
+_SEPARATOR = re.compile(rb"\}\s*+,\s*+(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
 _WINDOW = 1 << 16
+
+LARGEST_BYTES = 64 << 20
+"""Of one event, or of the metadata before or after the list; of a longer one the middle is left out."""
+_KEPT = 64
+"""Of what is too long this part of the bound is kept at either end: often still valid JSON with a shorter text."""
 
 
 class Splitter:
     """Splits one file, whose content comes as a stream."""
 
-    def __init__(self, path: Path, block_bytes: int):
+    def __init__(self, path: Path, block_bytes: int, largest_bytes: int = LARGEST_BYTES):
         self.path = path
         self.block_bytes = block_bytes
+        self.largest_bytes = largest_bytes
+        self._kept_bytes = largest_bytes // _KEPT
         self.head = b""
         """Everything up to and including the bracket that opens the list; all of a file without one."""
+        self.list_offset = 0
+        """Where in the content the list's first element begins."""
+        self.oversized: list[int] = []
+        """Where what was too long begins."""
         self.found = False
         """Whether there is a list of events; known once the first piece is asked for."""
         self.has_key = False
@@ -67,17 +78,44 @@ class Splitter:
             yield chunk
 
     def _cut_stream(self, stream: Iterator[bytes], buffer: bytes) -> Iterator[Piece]:
-        offset, waiting, size = len(self.head), [buffer], len(buffer)
+        offset, waiting, size, enough = self.list_offset, [buffer], len(buffer), self.block_bytes
         for chunk in stream:
             waiting.append(chunk)
             size += len(chunk)
-            if size >= self.block_bytes:
-                buffer = b"".join(waiting)
-                if cut := self._last_cut(buffer):
-                    yield Piece(offset, cut[0], buffer[: cut[0]])
-                    offset, buffer = offset + cut[1], buffer[cut[1] :]
-                waiting, size = [buffer], len(buffer)
+            if size < enough:
+                continue
+            buffer, enough = b"".join(waiting), self.block_bytes
+            if cut := self._last_cut(buffer):
+                yield Piece(offset, cut[0], buffer[: cut[0]])
+                offset, buffer = offset + cut[1], buffer[cut[1] :]
+            elif size > self.largest_bytes:
+                ends, after, rest = self._shortened(offset, buffer, stream)
+                yield from self._before(offset, ends, after)
+                offset, buffer = (offset, ends) if after is None else (after, rest)
+            else:
+                enough = 2 * size  # not to look through the same bytes over and over
+            waiting, size = [buffer], len(buffer)
         yield from self._finish(offset, b"".join(waiting))
+
+    def _before(self, offset: int, ends: bytes, after: int | None) -> Iterator[Piece]:
+        """The two ends of an event that was too long, where another one follows."""
+        if after is not None:
+            yield Piece(offset, len(ends), ends)
+
+    def _shortened(self, offset: int, buffer: bytes, stream: Iterator[bytes]) -> tuple[bytes, int | None, bytes]:
+        """Of what begins at ``offset`` with ``buffer`` and is too long: its two ends, where the next event begins, and
+        what was read of that; None and nothing where ``stream`` ends before one begins."""
+        self.oversized.append(offset)
+        kept, read_to = self._kept_bytes, offset + len(buffer)
+        first, last = buffer[:kept], buffer[kept:][-kept:]
+        for chunk in stream:
+            searched = max(0, len(last) - _OVERLAP)
+            last, read_to = last + chunk, read_to + len(chunk)
+            if match := _SEPARATOR.search(last, searched):
+                rest = last[match.end() :]
+                return first + last[: match.start() + 1][-kept:], read_to - len(rest), rest
+            last = last[-kept:]
+        return first + last, None, b""
 
     def _finish(self, offset: int, buffer: bytes) -> Iterator[Piece]:
         """The last whole events, then what remains as ``rest``."""
@@ -86,25 +124,39 @@ class Splitter:
             offset, buffer = offset + cut[1], buffer[cut[1] :]
         self.rest, self.rest_offset = buffer, offset
 
+    def without_middle(self, data: bytes, offset: int) -> bytes:
+        """``data``, which begins at ``offset`` of the content; where it is too long, its two ends."""
+        if len(data) <= self.largest_bytes:
+            return data
+        self.oversized.append(offset)
+        return data[: self._kept_bytes] + data[-self._kept_bytes :]
+
     def _read_head(self, stream: Iterator[bytes]) -> bytes:
         """Fill ``head``; return what was read beyond it."""
         buffer = bytearray()
+        left_out = 0
         for chunk in stream:
             searched = max(0, len(buffer) - _OVERLAP)
             buffer += chunk
-            if match := _BARE_LIST.match(buffer):
-                return self._split_head(buffer, match.end())
+            if not left_out and (match := _BARE_LIST.match(buffer)):
+                return self._split_head(buffer, match.end(), 0)
             if match := _LIST_KEY.search(buffer, searched):
                 self.has_key = True
-                return self._split_head(buffer, match.end())
+                return self._split_head(buffer, match.end(), left_out)
+            if len(buffer) > self.largest_bytes:
+                if match := _FIRST_EVENT.search(buffer):
+                    break
+                left_out += len(buffer) - 2 * self._kept_bytes
+                self.oversized = [0]
+                del buffer[self._kept_bytes : -self._kept_bytes]
         if match := _FIRST_EVENT.search(buffer):
             self.key_lost = True
-            return self._split_head(buffer, match.start())
+            return self._split_head(buffer, match.start(), left_out)
         self.head = bytes(buffer)
         return b""
 
-    def _split_head(self, buffer: bytearray, end: int) -> bytes:
-        self.found, self.head = True, bytes(buffer[:end])
+    def _split_head(self, buffer: bytearray, end: int, left_out: int) -> bytes:
+        self.found, self.head, self.list_offset = True, bytes(buffer[:end]), left_out + end
         return bytes(buffer[end:])
 
     def _last_cut(self, buffer: bytes) -> tuple[int, int] | None:
@@ -133,14 +185,23 @@ class FileSplitter(Splitter):
             self._read_head(iter(lambda: stream.read(self.block_bytes), b""))
             if not self.found:
                 return
-            offset, end = len(self.head), self.block_bytes
+            offset, end = self.list_offset, self.block_bytes
             while offset + end < self.num_bytes:
                 cut = self._cut_before(stream, offset, end)
-                if cut is None:
-                    end += self.block_bytes
-                else:
+                if cut is not None:
                     yield Piece(offset, cut[0], path=self.path)
                     offset, end = offset + cut[1], self.block_bytes
+                elif end <= self.largest_bytes:
+                    end *= 2
+                else:
+                    stream.seek(offset)
+                    blocks = iter(lambda: stream.read(self.block_bytes), b"")
+                    ends, after, _ = self._shortened(offset, next(blocks), blocks)
+                    yield from self._before(offset, ends, after)
+                    if after is None:
+                        yield from self._finish(offset, ends)
+                        return
+                    offset, end = after, self.block_bytes
             stream.seek(offset)
             yield from self._finish(offset, stream.read())
 

@@ -4,12 +4,14 @@ import gzip
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_zoo import event, process, trace
 
 from moescope.trace.crew import Crew
+from moescope.trace.extras import LONGEST_NAME
 from moescope.trace.scan import Scan, scan
 
 INDENTS = [None, 0, 2]
@@ -92,3 +94,30 @@ def test_a_bracket_that_ends_nothing_ends_nothing_in_any_block(tmp_path: Path) -
         assert found.events.height == 50
         assert set(found.faults.counts) <= {"separators", "junk"}
         assert found.faults.counts
+
+
+K = event()
+LONG = "a" * (17 << 20)
+GIANT = {
+    "name": (f"{K}, {event(name=LONG, ts='5')}, {K}", "", "", 3, "oversized"),
+    "last name": (f"{K}, {event(name=LONG, ts='5')}", "", "", 2, "oversized"),
+    "arguments": (f"{K}, {event(args={'l': [0] * (6 << 20)}, ts='5')}, {K}", "", "", 2, "dropped-events oversized"),
+    "space": (f"{K}, {' ' * (17 << 20)}{K}", "", "", 2, "oversized"),
+    "metadata before": (K, f'"x": "{LONG}", ', "", 1, "oversized"),
+    "metadata after": (K, "", f', "x": "{LONG}"', 1, "oversized"),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("what", GIANT)
+def test_of_what_is_too_long_the_middle_is_left_out(what: str, packed: bool, tmp_path: Path) -> None:
+    events, before, after, num_events, codes = GIANT[what]
+    text = f'{{{before}"traceEvents": [{events}]{after}, "distributedInfo": {{"rank": 3}}}}'.encode()
+    path = tmp_path / "t.json"
+    path.write_bytes(gzip.compress(text, 1) if packed else text)
+    found = scan(path, block_bytes=1 << 16, largest_bytes=1 << 20)
+    assert found is not None
+    assert found.events.height == num_events
+    assert " ".join(sorted(set(found.faults.counts) - {"long-texts"})) == codes
+    assert found.info["distributedInfo"] == {"rank": 3}
+    assert found.events["name"].cast(pl.String).str.len_chars().max() <= LONGEST_NAME
