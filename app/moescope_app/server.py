@@ -188,4 +188,4 @@ def _beside(view: View, other: Run, runs: Runs) -> View:
 
 
 def _number(values: list[str] | None) -> int | None:
-    return int(values[0]) if values and values[0].isdigit() and len(values[0]) < 10 else None
+    return int(values[0]) if values and values[0].isdecimal() and len(values[0]) < 10 else None

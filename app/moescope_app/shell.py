@@ -7,6 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from moescope.views.model import Analysis
+from moescope.views.panels import step_ns
 from moescope.views.text import duration, percent, plural
 from moescope_app.runs import Run, Runs, Status
 from moescope_app.tabs import tabs_for
@@ -136,7 +137,7 @@ def _entry(run: Run) -> list[Child]:
     if run.analysis is None:
         return [name, html.Span(run.status.message or run.status.state, className="note")]
     first = run.analysis.findings[0].claim if run.analysis.findings else "No finding."
-    step = duration(max((s.window_ns for s in run.analysis.steps), default=None))
+    step = duration(step_ns(run.analysis) if run.analysis.steps else None)
     return [name, html.Span(f"step {step} · {first}")]
 
 

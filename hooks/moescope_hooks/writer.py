@@ -80,7 +80,7 @@ def _next_part(folder: Path, rank: int) -> int:
     """The first free part number of ``rank``: a resumed run adds to what is there."""
     prefix = f"rank{rank}-"
     numbers = [path.stem.removeprefix(prefix) for path in folder.glob(f"{prefix}*.parquet")]
-    return max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
 
 
 class TelemetryWriter:

@@ -119,7 +119,7 @@ def concrete_root(name: str, concrete: str | None) -> int | None:
     if position is None or position >= len(values):
         return None
     text = str(values[position])
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _parse_list(text: object) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moescope.cli.options import json_option
+from moescope.cli.text import printable
 from moescope.errors import MoescopeError
 from moescope.outputs import BASELINE, check_place
 
@@ -93,8 +94,8 @@ def command(ranks: int, *, out: Path, imported: tuple[str, ...], force: bool, as
         click.echo(json.dumps({"ok": True, **found}))
         return
     _print(found)
-    click.echo(f"Wrote {out}")
-    click.echo(f"Next: moescope analyze DIR --baseline {out}")
+    click.echo(printable(f"Wrote {out}"))
+    click.echo(printable(f"Next: moescope analyze DIR --baseline {out}"))
 
 
 def _plan(

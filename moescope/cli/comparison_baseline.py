@@ -17,7 +17,8 @@ MAX_TEXT = 60
 
 def print_baselines(comparison: BaselineComparison) -> None:
     """Print what changed: wrong results first, then figures, lagging ranks, and what they were measured on."""
-    click.echo(printable(f"A {comparison.before}\nB {comparison.after}"))
+    click.echo(printable(f"A {comparison.before}"))
+    click.echo(printable(f"B {comparison.after}"))
     for text in comparison.wrong:
         click.echo(printable(f"WRONG RESULT in B: {text}"))
     click.echo(f"\n{len(comparison.figures)} of {comparison.num_figures} figures changed by 10 % or more")

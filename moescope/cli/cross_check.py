@@ -35,7 +35,7 @@ def print_cross_check(check: CrossCheck, idle_ns: dict[int, dict[str, int]], out
 
 def _rank(check: RankCheck, idle_ns: dict[str, int]) -> Iterator[RenderableType]:
     verdict = check.error or ("agrees: every difference is explained" if check.agrees else "differs: see unexplained")
-    yield Text(printable(f"\nrank {check.rank}, {check.file}: {verdict}"), style="bold")
+    yield title_line(f"rank {check.rank}, {check.file}: {verdict}")
     if check.error:
         return
     table = new_table("ms, or %", "ours", *(f"{rule}" for rule in check.rules), "HTA", "unexplained")

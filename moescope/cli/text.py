@@ -1,4 +1,4 @@
-"""Text for a terminal: characters that cannot harm it, and the console that every command prints to."""
+"""Text for a terminal, and the console that every command prints to."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from moescope.views.text import ranges
+from moescope.views.text import printable, ranges
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = ["MAX_WIDTH", "MIN_WIDTH", "console", "printable", "rank_names"]
+
 MIN_WIDTH, MAX_WIDTH = 60, 100
-_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(9), *range(11, 32), *range(127, 160)]}
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with control characters and lone surrogates as visible escapes.
-
-    Names come from traces that others recorded; printed raw, an escape sequence in one could drive the terminal.
-    """
-    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def rank_names(ranks: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moescope.cli.text import printable
 from moescope.errors import MoescopeError
 from moescope.outputs import TRAINED, check_place, remove_parts
 
@@ -115,7 +116,7 @@ def _show_config(config: Config) -> None:
 
     click.echo(to_toml(config), err=True)
     for control in config.control.active():
-        click.echo(f"control, not a plain run: {control}", err=True)
+        click.echo(printable(f"control, not a plain run: {control}"), err=True)
 
 
 def _launch(config: Config, directory: Path, ranks: int, *, resume: bool) -> None:
@@ -133,8 +134,8 @@ def _launch(config: Config, directory: Path, ranks: int, *, resume: bool) -> Non
 
 def _after(config: Config, directory: Path) -> None:
     """What the user sees of a finished run: the place for whatever should follow a profiled run."""
-    click.echo(f"Wrote {directory}")
+    click.echo(printable(f"Wrote {directory}"))
     if config.profile.enabled:
-        click.echo(f"Next: moescope analyze {directory}")
+        click.echo(printable(f"Next: moescope analyze {directory}"))
     else:
         click.echo("Next: train again with --profile, to see where the step goes")

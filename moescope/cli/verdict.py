@@ -15,6 +15,7 @@ from moescope.findings import Finding
 from moescope.findings.scale import NOTICEABLE
 from moescope.views.links import moment_text, numbers
 from moescope.views.model import Analysis
+from moescope.views.panels import step_ns
 from moescope.views.panels_memory import tokens_panel
 from moescope.views.text import basis, duration, percent, plural, ratio, size
 
@@ -59,7 +60,7 @@ def heading(analysis: Analysis) -> Iterator[RenderableType]:
     parts = [
         f"{len(ranks)}{of_world} ranks" if of_world else plural(len(ranks), "rank"),
         plural(len(hosts), "host"),
-        plural(len(analysis.steps), "step"),
+        plural(len(analysis.steps), "step") + (f" of {duration(step_ns(analysis))}" if analysis.steps else ""),
         ", ".join(devices[:3]) + (", ..." if len(devices) > 3 else ""),
         basis(analysis.basis),
     ]
@@ -71,7 +72,7 @@ def heading(analysis: Analysis) -> Iterator[RenderableType]:
 
 def title_line(title: str) -> RenderableType:
     """Return the heading of a section, with a blank line above."""
-    return Text(f"\n{title}", style="bold")
+    return Text(f"\n{printable(title)}", style="bold")
 
 
 def verdict(analysis: Analysis, *, explain: bool = False) -> Iterator[RenderableType]:

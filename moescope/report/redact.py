@@ -44,7 +44,7 @@ def _hider(hosts: list[str]) -> Callable[[str], str]:
     for index, host in enumerate(hosts):
         aliases[host] = f"host-{index + 1}"
         short = host.partition(".")[0]
-        if short and not short.isdigit():
+        if short and not short.isdecimal():
             aliases.setdefault(short, aliases[host])
     ordered = sorted((name for name in aliases if len(name) > 2), key=len, reverse=True)
     whole = "|".join(re.escape(name) for name in ordered)

@@ -329,7 +329,7 @@ class MissingRanks(Fault):
         return tuple(int(r) for r in self.ranks.split("+"))
 
     def check(self, ranks: int, hosts: int) -> None:  # noqa: ARG002
-        if not all(part.isdigit() and int(part) < ranks for part in self.ranks.split("+")):
+        if not all(part.isdecimal() and int(part) < ranks for part in self.ranks.split("+")):
             raise FaultError(f"missing_ranks: ranks must be numbers below {ranks} joined by +, got {self.ranks!r}")
         if len(set(self.listed())) >= ranks:
             raise FaultError("missing_ranks: at least one rank must be left")

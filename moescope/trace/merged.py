@@ -45,7 +45,7 @@ def _named_ranks(labels: Mapping[str, str]) -> dict[int, int]:
     for key, text in labels.items():
         process = key.rpartition(" ")[2]
         match = next((m for rule in _RANK_IN_NAME if (m := rule.search(text))), None)
-        if match is not None and process.lstrip("-").isdigit():
+        if match is not None and process.lstrip("-").isdecimal():
             found[int(process)] = int(match[1])
     return found
 

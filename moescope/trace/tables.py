@@ -95,7 +95,7 @@ def _take_from_processes(raw: pl.DataFrame, category: Codes, found: Scan, patter
 def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
     for key, text in labels.items():
         kind, _, process = key.rpartition(" ")
-        if kind == what and process.lstrip("-").isdigit():
+        if kind == what and process.lstrip("-").isdecimal():
             yield int(process), text
 
 

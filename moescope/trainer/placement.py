@@ -100,7 +100,7 @@ def _read(path: Path, layers: Sequence[int]) -> dict[int, Placement]:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputUnreadableError(f"cannot read the placement {path}: {error}") from error
-    if isinstance(content, dict) and not all(str(key).isdigit() for key in content):
+    if isinstance(content, dict) and not all(str(key).isdecimal() for key in content):
         content = content.get("parallel", content).get("expert_placement")
     by_layer = content if isinstance(content, dict) else {str(layer): content for layer in layers}
     placements = {layer: by_layer.get(str(layer)) for layer in layers}

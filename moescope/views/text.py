@@ -10,6 +10,21 @@ from collections.abc import Callable
 NONE = "–"
 _DURATIONS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1 << 50, "PiB"), (1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_BREAKS = "\t\n\r"
+_UNSAFE = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+"""Control characters, ends of lines and paragraphs, and what turns the direction of writing."""
+_ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _UNSAFE}
+_ESCAPES_IN_LINES = {code: escape for code, escape in _ESCAPES.items() if chr(code) not in _BREAKS}
+
+
+def printable(text: str, *, keep_breaks: bool = False) -> str:
+    """Return ``text`` as one line whose control characters and lone surrogates are visible escapes.
+
+    Names come from traces that others recorded. Printed raw, one could drive a terminal, add lines that look like ours
+    or turn the direction of what follows. ``keep_breaks`` leaves tabs and ends of lines as they are.
+    """
+    escaped = text.translate(_ESCAPES_IN_LINES if keep_breaks else _ESCAPES)
+    return escaped.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -86,3 +87,82 @@ def test_reader_that_went_away_is_no_error():
     done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+BEGIN = "import os, signal, sys, time\nfrom moescope.cli.boundary import guarded\n"
+PRINT = BEGIN + "sys.exit(guarded(lambda: print(chr(233) * 100), as_json={json}, debug=False))"
+INTERRUPTIBLE = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+INTERRUPTIBLE += "signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+
+
+def run(script, **options):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 60}
+    return subprocess.run([sys.executable, "-c", script], check=False, **(streams | options))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_output_that_is_not_taken_is_told_on_stderr(as_json):
+    with open("/dev/full", "wb") as full:
+        done = run(PRINT.format(json=as_json), stdout=full)
+        silent = run(PRINT.format(json=as_json), stdout=full, stderr=full)
+    assert done.returncode == silent.returncode == ExitCode.UNREADABLE
+    assert done.stderr.startswith("moescope: a file, or the output: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_the_caller_closed_are_no_error(closed, tmp_path):
+    redirections = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
+    (tmp_path / "script.py").write_text(PRINT.format(json=False))
+    shell = ["sh", "-c", f"'{sys.executable}' '{tmp_path / 'script.py'}' {redirections}"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("settings", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
+def test_no_encoding_of_the_output_is_an_error(settings):
+    done = run(PRINT.format(json=False), env=os.environ | {"PYTHONUTF8": "0"} | settings)
+    assert (done.returncode, done.stdout, done.stderr) == (0, r"\xe9" * 100 + "\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_in_order_and_a_late_one_changes_nothing(number):
+    script = f"""
+def command():
+    try:
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(20)
+    finally:
+        print("put in order", flush=True)
+
+code = guarded(command, as_json=False, debug=False)
+os.kill(os.getpid(), {int(number)})
+sys.exit(code)
+"""
+    done = run(BEGIN + INTERRUPTIBLE + script)
+    assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "put in order\n")
+    assert done.stderr == "moescope: Interrupted: nothing half-written is left behind.\n"
+
+
+@pytest.mark.parametrize("module", ["moescope.cli", "click"])
+def test_an_interrupt_while_modules_are_imported_is_no_crash(module):
+    script = f"""
+import importlib.abc, os, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from moescope.__main__ import main
+sys.exit(main())
+"""
+    done = run(INTERRUPTIBLE + script)
+    assert (done.returncode, done.stderr) == (ExitCode.INTERRUPTED, "moescope: Interrupted.\n")
+
+
+def test_lines_of_a_message_cannot_pass_for_messages_of_ours(capsys):
+    guarded(raising(InputUnreadableError("a\nmoescope: done\u2028b\u202ec")), as_json=False, debug=False)
+    assert capsys.readouterr().err == "moescope: a\n  moescope: done\n  b\\u202ec\n"
