@@ -10,6 +10,7 @@ from moescope.align import Alignment, align_ranks
 from moescope.align.baseline import Baseline, read_baseline
 from moescope.align.groups import with_members
 from moescope.align.links import data_sheet
+from moescope.align.recorded_splits import with_recorded_splits
 from moescope.attribution import Attribution, RankProfile, attribute, profile_rank
 from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry, expert_groups
 from moescope.attribution.load_shapes import counts_from_shapes
@@ -132,6 +133,8 @@ def _analyze(
     host_of_rank = _hosts(directory.ranks, hosts)
     world = _assumed_members(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
+    if telemetry is not None:
+        members = [with_recorded_splits(rows, telemetry.collective) for rows in members]
     clock = telemetry.clock if telemetry is not None else None
     known = baseline.transfers if baseline is not None else None
     alignment = align_ranks(members, host_of_rank, clock, known, _link_rates(directory.ranks))
