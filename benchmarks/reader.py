@@ -2,7 +2,7 @@
 
     python benchmarks/reader.py                                  # 200 MB of each trace in --traces, two processes
     python benchmarks/reader.py --hta /path/to/venv/bin/python   # with HolisticTraceAnalysis from another environment
-    python benchmarks/reader.py --large-mb 3000 --ranks 64       # a file beyond 2 GB, and folders of up to 64 ranks
+    python benchmarks/reader.py --mb 0 --large-mb 3500 --ranks 64    # no table; a file of 10 M events, up to 64 ranks
 
 Recorded traces are made larger by repeating their events with later times and fresh ids, in their own formatting.
 Every figure is the best of ``--repeats`` runs, each in a process of its own, alternating with its yardstick:
@@ -80,14 +80,19 @@ def main() -> None:
     options.add_argument("--hta", type=Path)
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="moescope-bench-") as scratch:
-        print(f"{'trace':20} {'MB':>6} {'orjson s':>9} {'ours s':>7} {'ratio':>6} {'MB/s':>6} {'gz/plain':>8} "
-              f"{'peak MB':>8} {'limit MB':>8} {'HTA s':>7} {'speed-up':>8}")  # fmt: skip
-        for name in TRACES:
-            _compare(name, Path(scratch), chosen)
+        if chosen.mb:
+            _table(Path(scratch), chosen)
         if chosen.large_mb:
             _large(Path(scratch), chosen)
         if chosen.ranks:
             _scaling(Path(scratch), chosen)
+
+
+def _table(scratch: Path, chosen: argparse.Namespace) -> None:
+    print(f"{'trace':20} {'MB':>6} {'orjson s':>9} {'ours s':>7} {'ratio':>6} {'MB/s':>6} {'gz/plain':>8} "
+          f"{'peak MB':>8} {'limit MB':>8} {'HTA s':>7} {'speed-up':>8}")  # fmt: skip
+    for name in TRACES:
+        _compare(name, scratch, chosen)
 
 
 def _compare(name: str, scratch: Path, chosen: argparse.Namespace) -> None:
