@@ -73,7 +73,7 @@ def straggler_matrix(analysis: Analysis) -> Matrix:
 
 def _round_width(least_ns: float) -> int:
     """The smallest of 1, 2, 5, 10, 20, ... ns that is at least ``least_ns``."""
-    power = 10 ** max(0, math.floor(math.log10(max(least_ns, 1.0))))
+    power = int(10.0 ** max(0, math.floor(math.log10(max(least_ns, 1.0)))))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least_ns)
 
 
