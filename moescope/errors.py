@@ -4,6 +4,7 @@ An error is raised once, where the cause is known, and handled once, at the comm
 (:mod:`moescope.cli`), which prints it as text or as ``{"ok": false, "error": ...}``.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -46,3 +47,12 @@ class DataMissingError(MoescopeError):
 
     def __init__(self, message: str, *, hint: str = "", code: str = "data-missing"):
         super().__init__(message, hint=hint, code=code, exit_code=ExitCode.DATA_MISSING)
+
+
+class UnknownNameError(MoescopeError, KeyError):
+    """What was asked for by name does not exist; the message lists the names there are. Also a :class:`KeyError`."""
+
+    def __init__(self, name: object, kind: str, known: Iterable[str]):
+        super().__init__(f"{name!r} is no {kind}; there are {', '.join(known)}", code="unknown-name")
+
+    __str__ = Exception.__str__

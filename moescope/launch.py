@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from moescope.errors import ExitCode, MoescopeError
+from moescope.errors import DataMissingError, ExitCode, InputUnreadableError, MoescopeError
 
 
 def under_torchrun() -> bool:
@@ -84,8 +84,21 @@ def _explain(error: ChildFailedError, left_behind: str) -> MoescopeError:
         f"rank {rank} failed and the others were stopped: {message.strip()}",
         hint=f"{left_behind} MOESCOPE_DEBUG=1 shows the launcher's own log.",
         code="rank-failed",
-        exit_code=ExitCode.INTERNAL,
+        exit_code=_exit_code(message),
     )
+
+
+def _exit_code(message: str) -> ExitCode:
+    """The exit code of the error that ended a rank, whose name its message begins with."""
+    return _EXIT_CODES.get(message.strip().partition(":")[0], ExitCode.INTERNAL)
+
+
+_EXIT_CODES = {
+    "MoescopeError": ExitCode.USAGE,
+    "ConfigError": ExitCode.USAGE,
+    InputUnreadableError.__name__: ExitCode.UNREADABLE,
+    DataMissingError.__name__: ExitCode.DATA_MISSING,
+}
 
 
 def say(line: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from moescope.errors import DataMissingError
+from moescope.errors import DataMissingError, UnknownNameError
 from moescope.findings import Finding
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.views.build import analyze
@@ -82,10 +82,10 @@ class Run:
     def table(self, name: str) -> pl.DataFrame:
         """Return one table of the analysis; its columns are those of ``moescope.views.model``, units in the names.
 
-        Raises ``KeyError`` for a name that is not in :attr:`tables`.
+        Raises :class:`moescope.errors.UnknownNameError` for a name that is not in :attr:`tables`.
         """
         if name not in TABLES:
-            raise KeyError(f"{name!r} is no table; there are {', '.join(TABLES)}")
+            raise UnknownNameError(name, "table", TABLES)
         return frame(self.analysis, name)
 
     @property
@@ -96,21 +96,22 @@ class Run:
     def panel(self, name: str) -> Panel:
         """Return what a page shows under a title: its one-sentence reading and its tables, or why it is empty.
 
-        Raises ``KeyError`` for a name that is not in :attr:`panels`.
+        Raises :class:`moescope.errors.UnknownNameError` for a name that is not in :attr:`panels`.
         """
         if name not in PANELS:
-            raise KeyError(f"{name!r} is no panel; there are {', '.join(PANELS)}")
+            raise UnknownNameError(name, "panel", PANELS)
         return PANELS[name](self.analysis)
 
     def figure(self, name: str, theme: str = "light") -> Figure:
         """Return the Plotly figure of a panel, as the dashboard draws it; ``theme``: ``light`` or ``dark``.
 
-        Raises ``KeyError`` for a panel without one, ``ValueError`` where the run has nothing to draw in it.
+        Raises :class:`moescope.errors.UnknownNameError` for a panel without one, ``ValueError`` where the run has
+        nothing to draw in it.
         """
         from moescope.views.figures_catalog import FIGURES  # noqa: PLC0415 - Plotly takes a while
 
         if name not in FIGURES:
-            raise KeyError(f"{name!r} has no figure; {', '.join(FIGURES)} have one")
+            raise UnknownNameError(name, "figure", FIGURES)
         return FIGURES[name](self.analysis, theme)
 
     def json(self, with_: Collection[str] = ()) -> dict[str, Json]:

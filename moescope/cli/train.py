@@ -99,6 +99,7 @@ def _refuse_misfits(config: Config, ranks: int) -> None:
     """Raise what the ranks would raise later, before one of them starts and before an earlier run is replaced."""
     from moescope.trainer.placement import placements_of
 
+    config.data.paths()
     config.check_world(ranks)
     placements_of(config, config.ep_size(ranks))
 

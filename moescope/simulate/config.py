@@ -9,6 +9,10 @@ from math import prod
 from moescope.errors import MoescopeError
 from moescope.simulate.faults import Fault, TinyExperts
 
+MOST_RANKS, MOST_EXPERTS, MOST_TOKENS = 8_192, 65_536, 1 << 30
+MOST_CELLS, MOST_OPERATIONS = 1 << 26, 20_000_000
+"""Beyond what a machine simulates in a day: of a table of routed tokens, and of a whole run."""
+
 
 class ConfigError(MoescopeError):
     """A configuration that cannot be simulated."""
@@ -73,10 +77,6 @@ class Model:
         return range(self.num_dense_layers, self.num_layers)
 
 
-MOST_TOKENS = 1 << 30
-"""Per rank and microbatch; the rows of all experts, and the bytes of all rows, still fit 64 bits."""
-
-
 @dataclass(frozen=True, slots=True)
 class SimConfig:
     """One simulated run."""
@@ -112,8 +112,7 @@ class SimConfig:
         for key in ("ranks", "ranks_per_host", "steps", "microbatches", "tokens"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be at least 1, got {getattr(self, key)}")
-        if self.tokens > MOST_TOKENS:
-            raise ConfigError(f"tokens must be at most {MOST_TOKENS:,}, got {self.tokens}")
+        self._check_sizes()
         if self.ranks % self.ep:
             raise ConfigError(f"ep_size {self.ep} must divide ranks {self.ranks}")
         if self.model.num_experts % self.ep:
@@ -125,6 +124,22 @@ class SimConfig:
             raise ConfigError("num_dense_layers must leave at least one mixture-of-experts layer")
         for fault in self.faults:
             fault.check(self.ranks, self.num_hosts)
+
+    def _check_sizes(self) -> None:
+        """Refuse what would fill the memory or run for days, before anything is allocated."""
+        experts = self.num_experts
+        operations = self.ranks * self.steps * self.microbatches * self.model.num_layers
+        for what, value, most in (
+            ("ranks", self.ranks, MOST_RANKS),
+            ("ranks_per_host", self.ranks_per_host, 1 << 30),
+            ("tokens", self.tokens, MOST_TOKENS),
+            ("experts", experts, MOST_EXPERTS),
+            ("seed", self.seed, 2**63 - 1),
+            ("ranks * experts", self.ranks * experts, MOST_CELLS),
+            ("ranks * steps * microbatches * layers", operations, MOST_OPERATIONS),
+        ):
+            if value > most:
+                raise ConfigError(f"{what} must be at most {most:,}, got {value:,}", hint="Choose a smaller run.")
 
     @property
     def ep(self) -> int:

@@ -19,6 +19,8 @@ from moescope.simulate.stalls import ALLOCATOR_RETRY, Stall
 FloatArray = NDArray[np.float64]
 
 
+SMALLEST, LARGEST = 1e-6, 1e6
+"""Of what a fault's key may be, so that no time overflows: a longer or finer effect is none to learn from."""
 _ZIPF, _DOMAIN = 0xE7, 0xE8
 
 
@@ -48,8 +50,10 @@ class Fault:
                 raise FaultError(f"{self.kind}: {key} must be in 0..{limit - 1}, got {value}")
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, float) and (not np.isfinite(value) or value < 0):
-                raise FaultError(f"{self.kind}: {item.name} must be a number that is not negative, got {value}")
+            if isinstance(value, float) and value != 0 and not SMALLEST <= value <= LARGEST:
+                raise FaultError(f"{self.kind}: {item.name} must be 0 or in {SMALLEST:g}..{LARGEST:g}, got {value}")
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise FaultError(f"{self.kind}: {item.name} must be within {LARGEST:g}, got {value}")
 
     def culprits(self, ranks: int) -> list[int]:
         """The ranks at fault; all of them where the fault names none."""

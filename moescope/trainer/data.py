@@ -7,12 +7,11 @@ Unicode names, one line per character: regular, upper-case, a vocabulary of its 
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import importlib
 import sysconfig
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +54,7 @@ class Corpus:
 def load_corpus(config: DataConfig, sequence_length: int) -> Corpus:
     """Read the text; a domain too short for a training and a validation sequence is an error."""
     domains, files = [], []
-    for name, texts in _sources(config.files):
+    for name, texts in _sources(config):
         parts: list[bytes] = []
         size = 0
         for path, text in texts:
@@ -83,20 +82,15 @@ def _split(name: str, text: bytes, config: DataConfig, sequence_length: int) -> 
 Texts = Iterator[tuple[str, bytes]]
 
 
-def _sources(patterns: Iterable[str]) -> Iterator[tuple[str, Texts]]:
+def _sources(config: DataConfig) -> Iterator[tuple[str, Texts]]:
     """(domain, its texts) for each glob, or the defaults."""
-    patterns = list(patterns)
+    patterns = list(config.files)
     if not patterns:
         yield "code", _standard_library()
         yield "prose", _topics()
         yield "characters", _characters()
         return
-    for pattern in patterns:
-        paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
-        if not paths:
-            raise DataMissingError(
-                f"--data {pattern}: no file matches", hint="quote the pattern, and use ** for folders"
-            )
+    for pattern, paths in config.paths():
         yield _domain_name(pattern, patterns), ((path, _read(path)) for path in paths)
 
 

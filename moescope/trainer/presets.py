@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,6 +122,8 @@ def _convert(key: str, field: dataclasses.Field[Any], value: Any) -> Any:
     kinds: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
     if not isinstance(value, kinds[wanted]) or (wanted == "int" and isinstance(value, bool)):
         raise ConfigError(key, value, f"must be of type {wanted}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(key, value, "must be a finite number")
     return value
 
 

@@ -11,7 +11,7 @@ from trace_fixture import write_trace
 
 import moescope
 from moescope.cli import main
-from moescope.errors import DataMissingError, InputUnreadableError
+from moescope.errors import DataMissingError, InputUnreadableError, UnknownNameError
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_tables_and_events(folder):
     assert run.table("ranks")["rank"].unique().sort().to_list() == [0, 1]
     assert len(run.events(1)) == 10
     assert run.inventory().ranks == (0, 1)
-    with pytest.raises(KeyError, match="steps"):
+    with pytest.raises(UnknownNameError, match="steps"):
         run.table("nonsense")
     with pytest.raises(DataMissingError):
         run.events(7)

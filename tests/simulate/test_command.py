@@ -72,3 +72,26 @@ def test_errors_are_objects_with_json(tmp_path, capsys):
     assert answer["error"]["code"] == "bad-fault"
     assert "slow_rank" in answer["error"]["hint"]
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--tokens", "9" * 20],
+        ["--ranks", "1000000"],
+        ["--ranks-per-host", "9" * 20],
+        ["--steps", "9" * 20],
+        ["--microbatches", "9" * 20],
+        ["--layers", "9" * 20],
+        ["--experts", "9" * 20, "--ep", "1"],
+        ["--seed", "9" * 20],
+        ["--fault", "tiny_experts:factor=99999999"],
+        *(["--fault", f"slow_rank:factor={factor}"] for factor in ("1e308", "1e-300", "nan", "inf", "-1", "x")),
+        ["--fault", f"slow_rank:rank={'9' * 5000}"],
+        ["--fault", "missing_ranks:ranks=²"],
+    ],
+)
+def test_sizes_that_no_machine_simulates_are_refused_before_it_starts(arguments, tmp_path, capsys):
+    assert main(["simulate", *arguments, "--out", str(tmp_path / "run")]) == 2
+    assert "internal" not in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

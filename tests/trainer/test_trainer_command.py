@@ -84,6 +84,8 @@ def test_a_run_of_two_ranks_leaves_a_run_directory(toml: Path, tmp_path: Path) -
         (["--preset", "huge"], 2, "must be one of tiny, small, gpu"),
         (["--set", "parallel.placement_from=absent"], 4, "absent holds no expert counts to place experts by"),
         (["--resume"], 2, "--resume needs --name or --out"),
+        (["--data", "absent/*.txt"], 4, "--data absent/*.txt: no file matches"),
+        (["--router-bias", "nan"], 2, "must be a finite number"),
         (["--resume", "--name", "absent"], 3, "cannot read the configuration"),
     ],
 )

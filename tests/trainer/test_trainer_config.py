@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,18 @@ def test_controls_are_listed() -> None:
         "host-stall",
     ]
     assert control.active()[0] == "router-bias: +2 on the experts of rank 0"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_setting_takes_a_number_that_is_not_finite(value: str) -> None:
+    floats = [
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(Config)
+        if dataclasses.is_dataclass(section.default_factory)
+        for field in dataclasses.fields(section.default_factory)
+        if field.type == "float"
+    ]
+    assert "control.router_bias" in floats
+    for key in floats:
+        with pytest.raises(ConfigError, match="must be a finite number"):
+            load_config(settings=[f"{key}={value}"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import dataclass
+from pathlib import Path
 
+from moescope.errors import DataMissingError
 from moescope.trainer.settings.rules import one_of, require
 
 
@@ -97,6 +100,18 @@ class DataConfig:
         require(self.max_domain_bytes >= 1, "data.max_domain_bytes", self.max_domain_bytes, "must be at least 1")
         fraction = self.validation_fraction
         require(0 < fraction < 1, "data.validation_fraction", fraction, "must lie strictly between 0 and 1")
+
+    def paths(self) -> list[tuple[str, list[str]]]:
+        """Each glob with the files that it matches; one that matches none is an error."""
+        found = []
+        for pattern in self.files:
+            paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+            if not paths:
+                raise DataMissingError(
+                    f"--data {pattern}: no file matches", hint="quote the pattern, and use ** for folders"
+                )
+            found.append((pattern, paths))
+        return found
 
 
 @dataclass(frozen=True)
