@@ -15,7 +15,7 @@ from moescope.cli.text import console, printable
 from moescope.cli.verdict import title_line
 from moescope.findings import Finding
 from moescope.views.compare import Change, Comparison, Setting, Side
-from moescope.views.compare_text import is_shown, metric_name, relative_text, summary, value_text
+from moescope.views.compare_text import MISFIT, is_shown, metric_name, relative_text, summary, value_text
 from moescope.views.text import basis, plural
 
 MAX_SETTINGS, MAX_CHARACTERS = 20, 40
@@ -32,6 +32,8 @@ def print_comparison(comparison: Comparison, out: Console | None = None) -> None
 def blocks(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield the parts of the page from top to bottom."""
     yield from (side_line(letter, side) for letter, side in (("A", comparison.a), ("B", comparison.b)))
+    if comparison.misfits:
+        yield Text(printable(f"{MISFIT} {' '.join(comparison.misfits)}"), style="bold yellow")
     yield title_line(summary(comparison))
     yield changes_table([change for change in comparison.changes if is_shown(change, comparison)])
     yield from finding_lines("New in B", comparison.new_findings)

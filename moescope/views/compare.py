@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from moescope.findings import Finding
 from moescope.views.model import Analysis, Json
+from moescope.views.text import basis, plural, ranges
 
 HIGHER_IS_BETTER = frozenset({"tokens_per_s", "mfu"})
 NEUTRAL = frozenset(
@@ -87,6 +88,8 @@ class Comparison:
     """In b, of a code and rank that a does not have."""
     gone_findings: tuple[Finding, ...]
     settings: tuple[Setting, ...]
+    misfits: tuple[str, ...] = ()
+    """In what kind the runs differ, so that their figures say little about a change; empty for two of one kind."""
 
 
 def compare(a: Analysis, b: Analysis, to_loss: float | None = None) -> Comparison:
@@ -108,7 +111,22 @@ def compare(a: Analysis, b: Analysis, to_loss: float | None = None) -> Compariso
         new_findings=tuple(f for f in b.findings if (f.code, f.rank) not in keys_a),
         gone_findings=tuple(f for f in a.findings if (f.code, f.rank) not in keys_b),
         settings=tuple(differing_settings(a.provenance, b.provenance)),
+        misfits=tuple(_misfits(a, b)),
     )
+
+
+def _misfits(a: Analysis, b: Analysis) -> Iterator[str]:
+    """Yield a sentence for each difference in kind: how recorded, on what, by how many."""
+    if (a.basis == "simulated") != (b.basis == "simulated"):
+        yield f"A is {basis(a.basis)}, B {basis(b.basis)}."
+    devices_a, devices_b = (sorted({source.device for source in run.sources}) for run in (a, b))
+    if devices_a != devices_b and devices_a and devices_b:
+        yield f"A ran on {', '.join(devices_a)}, B on {', '.join(devices_b)}."
+    if a.world_size != b.world_size:
+        yield f"A has {plural(a.world_size, 'rank')}, B {plural(b.world_size, 'rank')}."
+    ranks_a, ranks_b = ({source.rank for source in run.sources} for run in (a, b))
+    if a.world_size == b.world_size and ranks_a != ranks_b:
+        yield f"The traces are of other ranks: A of {ranges(tuple(ranks_a))}, B of {ranges(tuple(ranks_b))}."
 
 
 def side(run: Analysis) -> Side:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from moescope.views.compare import Change, Comparison
 from moescope.views.text import duration, percent, significant, size
 
+MISFIT = "The runs differ in kind, so that their difference says little about a change:"
 MANY_TIMES = 5.0
 SMALL_SHARE_OF_STEP = 0.002
 """A part of the step below this share in both runs is left to ``--json``."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from moescope.views.model import Analysis
-from moescope.views.text import FORMATS
+from moescope.views.text import FORMATS, printable
 
 Cell = None | bool | int | float | str
 _UNITS = {"duration": "_ns", "ms": "_ns", "bytes": "_bytes", "percent": "_share"}
@@ -55,9 +55,9 @@ class Table:
 
 
 def _safe(cell: Cell) -> Cell:
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + cell
-    return cell
+    if not isinstance(cell, str):
+        return cell
+    return ("'" if cell.lstrip()[:1] in ("=", "+", "-", "@", "\t", "\r") else "") + printable(cell, keep_breaks=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,26 @@ def test_losses_of_domains_are_compared_one_by_one():
     found = samples(replace(a, provenance={"result": result}))
     assert (found["validation_loss:code"], found["validation_loss:prose"]) == ([2.0], [3.0])
     assert found["restarts"] == [1.0]
+
+
+def other_kind(**changes):
+    return replace(example(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        (other_kind(basis="measured"), "A is simulated, B measured."),
+        (other_kind(sources=tuple(replace(s, device="CPU") for s in example().sources)), "B on CPU."),
+        (other_kind(world_size=64), "A has 4 ranks, B 64 ranks."),
+        (other_kind(sources=example().sources[:2]), "A of 0–3, B of 0–1."),
+    ],
+)
+def test_runs_of_another_kind_are_told_before_any_figure(b, said):
+    comparison = compare(example(), b)
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=200))
+    head, _, _ = out.getvalue().partition("B's step is")
+    assert "differ in kind" in head
+    assert said in head
+    assert compare(example(), example()).misfits == ()

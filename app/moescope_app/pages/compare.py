@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dash import dcc, html
 
 from moescope.views import figures_compare
 from moescope.views.compare import Side, compare
+from moescope.views.compare_text import MISFIT
 from moescope.views.panels import Empty, Panel
 from moescope.views.panels_compare import figures_panel, settings_panel, sides_panel, times_panel, verdicts_panel
 from moescope.views.panels_runs import runs_panel
@@ -28,6 +31,7 @@ def render(view: View) -> html.Div:
                 [
                     _side("A", comparison.a),
                     _side("B", comparison.b),
+                    *_misfits(comparison.misfits),
                     html.P(_choices(view), className="note"),
                 ],
                 className="sides",
@@ -40,6 +44,11 @@ def render(view: View) -> html.Div:
             *_everyone(view),
         ]
     )
+
+
+def _misfits(misfits: Sequence[str]) -> list[html.P]:
+    """In what kind the runs differ."""
+    return [html.P([html.B(MISFIT), f" {' '.join(misfits)}"], className="banner")] if misfits else []
 
 
 def _everyone(view: View) -> list[html.Section]:
