@@ -98,6 +98,12 @@ def first_dtype(types: str | None, position: int = 0) -> str | None:
     return names[position] if len(names) > position and isinstance(names[position], str) else None
 
 
+MOST_ROWS = 1 << 40
+"""Sent to one peer: a count above is none."""
+MOST_DIGITS = 7
+"""Of a member's number in its group."""
+
+
 def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], list[int]] | None:
     """(input splits, output splits) in rows from a ``c10d::alltoall_base_`` call's concrete inputs.
 
@@ -106,7 +112,7 @@ def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], 
     """
     values = _parse_list(concrete)
     lists = [_parse_list(value) for value in values if isinstance(value, str) and value.startswith("[")]
-    lists = [entry for entry in lists if all(isinstance(item, int) for item in entry)]
+    lists = [entry for entry in lists if all(isinstance(item, int) and 0 <= item <= MOST_ROWS for item in entry)]
     if len(lists) != 2 or not lists[0] or dims is None:
         return None
     return lists[1], lists[0]
@@ -119,7 +125,7 @@ def concrete_root(name: str, concrete: str | None) -> int | None:
     if position is None or position >= len(values):
         return None
     text = str(values[position])
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) < MOST_DIGITS else None
 
 
 def _parse_list(text: object) -> list[Any]:

@@ -15,7 +15,7 @@ import polars as pl
 from moescope.align.ranges import IntArray, innermost
 
 RANGE_PATTERN = re.compile(
-    r"^moescope::(?:L(?P<layer>\d+)\.?)?(?:mb(?P<microbatch>\d+)\.?)?(?P<phase>[a-z_]*?)"
+    r"^moescope::(?:L(?P<layer>\d{1,6})\.?)?(?:mb(?P<microbatch>\d{1,6})\.?)?(?P<phase>[a-z_]*?)"
     r"(?:(?P<backward>\.?bwd)|\.?recompute)?$"
 )
 

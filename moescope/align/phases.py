@@ -19,7 +19,10 @@ def infer_phases(rows: pl.DataFrame) -> pl.DataFrame:
     ``rows``: matched collectives with ``instance, rank, step, kind, in_splits, out_splits``.
     """
     open_rows = rows.filter(
-        (pl.col("kind") == "all_to_all") & pl.col("layer").is_null() & (pl.col("in_splits").list.len() > 1)
+        (pl.col("kind") == "all_to_all")
+        & pl.col("layer").is_null()
+        & (pl.col("in_splits").list.len() > 1)
+        & pl.col("out_splits").is_not_null()
     )
     if open_rows.is_empty():
         return rows.with_columns(inferred=pl.lit(False))

@@ -26,7 +26,7 @@ def step_windows(events: pl.DataFrame, launch_ns: pl.Series) -> pl.DataFrame:
             (pl.col("category") == "annotation") & pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
         )
         .select(
-            step=pl.col("name").cast(pl.String).str.extract(STEP_PATTERN).cast(pl.Int64),
+            step=pl.col("name").cast(pl.String).str.extract(STEP_PATTERN).cast(pl.Int64, strict=False),
             start_ns="start_ns",
             end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         )

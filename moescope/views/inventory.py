@@ -156,7 +156,7 @@ def trace_facts(trace: RankTrace) -> TraceFacts:
         pl.col("name").cast(pl.String).str.contains("alltoall|all_to_all") & pl.col("concrete_inputs").is_not_null()
     )
     sized = "recorded" if comm["in_nelems"].is_not_null().any() else "from shapes" if len(in_calls) else "none"
-    steps = names.str.extract(_STEP).cast(pl.Int64).drop_nulls().unique().sort()
+    steps = names.str.extract(_STEP).cast(pl.Int64, strict=False).drop_nulls().unique().sort()
     return TraceFacts(
         rank=trace.rank,
         window=trace.window,

@@ -69,6 +69,10 @@ class MatrixOp:
     """``m``, ``n`` or ``k``: the dimension that a grouped product divides among its groups."""
 
 
+MOST_OF_ONE_PRODUCT = 1 << 53
+"""FLOPs or bytes, hours on any device: shapes that claim more are wrong, and sums of them would not fit 64 bits."""
+
+
 class UnknownShapeError(Exception):
     """The recorded shapes do not say what the operation computes."""
 
@@ -83,7 +87,10 @@ def matrix_op(name: str, dims_text: str, types_text: str | None, concrete_text: 
         return None
     try:
         dims, types, concrete = (json.loads(text) if text else [] for text in (dims_text, types_text, concrete_text))
-        return parse(dims, types, concrete)
+        if not isinstance(dims, list) or not isinstance(types, list) or not isinstance(concrete, list):
+            return None
+        found = parse(dims, types, concrete)
+        return found if max(found.flops, found.bytes) <= MOST_OF_ONE_PRODUCT else None
     except (UnknownShapeError, ValueError, TypeError, IndexError):
         return None
 
@@ -104,7 +111,11 @@ def _parser(name: str) -> Callable[[Dims, Sequence[str], Dims], MatrixOp] | None
 
 def _shape(dims: Dims, index: int, *lengths: int) -> list[int]:
     shape = dims[index]
-    if not isinstance(shape, list) or len(shape) not in lengths or not all(isinstance(size, int) for size in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) not in lengths
+        or not all(isinstance(size, int) and size >= 0 for size in shape)
+    ):
         raise UnknownShapeError
     return shape
 
