@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moescope.cli.failon import fail_on_option, met_conditions, tell
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
 from moescope.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -35,7 +35,14 @@ class NamesType(click.ParamType[tuple[str, ...]]):
         return names
 
 
-@click.command(short_help="Say where the step went, who caused it, and what a fix is worth.")
+@click.command(
+    short_help="Say where the step went, who caused it, and what a fix is worth.",
+    epilog=examples(
+        "analyze runs/first",
+        "analyze traces --hosts 0-7,8-15 --explain",
+        "analyze runs/first --json --with collectives,load",
+    ),
+)
 @directory_argument
 @json_option
 @click.option("--with", "with_", type=NamesType(), default=(), help=f"Add to the JSON: {', '.join(EXTRAS)}.")

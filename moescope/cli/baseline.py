@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moescope.cli.options import json_option
+from moescope.cli.options import examples, json_option
 from moescope.cli.text import printable
 from moescope.errors import MoescopeError
 from moescope.outputs import BASELINE, check_place
@@ -41,7 +41,10 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
         return numbers
 
 
-@click.command(short_help="Measure what the machines can do, before any model.")
+@click.command(
+    short_help="Measure what the machines can do, before any model.",
+    epilog=examples("baseline --ranks 2", "baseline --run runs/first --only gemm --out gemm.json"),
+)
 @click.option("--ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Local ranks to start.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="The file."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moescope.cli.options import HostGroups, json_option, reading_options
+from moescope.cli.options import HostGroups, examples, json_option, reading_options
 from moescope.cli.text import printable
 from moescope.errors import ExitCode
 
@@ -34,7 +34,14 @@ class ChangeCondition(click.ParamType[str]):
         return str(value)
 
 
-@click.command(short_help="Say what changed between two runs, and whether noise explains it.")
+@click.command(
+    short_help="Say what changed between two runs, and whether noise explains it.",
+    epilog=examples(
+        "compare runs/before runs/after",
+        "compare runs/main runs/change --fail-on step_ns+5%",
+        "compare monday.json today.json",
+    ),
+)
 @click.argument("path_a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("path_b", metavar="B", type=click.Path(path_type=Path))
 @json_option

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import directory_argument, json_option, source_options
+from moescope.cli.options import directory_argument, examples, json_option, source_options
 from moescope.errors import ExitCode
 
 
-@click.command(short_help="Say what a folder holds and lacks, and how to record the rest.")
+@click.command(
+    short_help="Say what a folder holds and lacks, and how to record the rest.",
+    epilog=examples("doctor runs/first", 'doctor traces --rank-regex "node-(\\d+)" --json'),
+)
 @directory_argument
 @json_option
 @source_options

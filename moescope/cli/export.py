@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
 from moescope.cli.text import printable
 from moescope.errors import ExitCode
 from moescope.outputs import EXPORT, check_place, write_manifest
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 TRACE_NAME = "trace.json.gz"
 
 
-@click.command(short_help="Write one aligned trace for Perfetto, and every table as Parquet or CSV.")
+@click.command(
+    short_help="Write one aligned trace for Perfetto, and every table as Parquet or CSV.",
+    epilog=examples("export runs/first", "export runs/first -o out --tables csv --no-trace"),
+)
 @directory_argument
 @click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. [default: DIR-export]")
 @click.option("--tables", type=click.Choice(["parquet", "csv", "none"]), default="parquet", show_default=True)

@@ -61,6 +61,11 @@ class RegexType(click.ParamType[str]):
         return str(value)
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: calls as they are typed, one a line."""
+    return "Examples:\n\n\b\n" + "\n".join(f"  moescope {line}" for line in lines)
+
+
 def directory_argument(function: F) -> F:
     """Add the argument ``DIR``: a run, or any folder of Kineto traces, as ``path``."""
     return click.argument("path", metavar="DIR", type=click.Path(path_type=Path))(function)

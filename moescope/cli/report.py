@@ -8,13 +8,18 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, json_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
 from moescope.errors import ExitCode
 
 MEGABYTE = 1_000_000
 
 
-@click.command(short_help="Write the verdict and its evidence as one HTML file to pass on.")
+@click.command(
+    short_help="Write the verdict and its evidence as one HTML file to pass on.",
+    epilog=examples(
+        "report runs/first -o first.html", "report runs/first -o first.html --force --no-redact --budget 20"
+    ),
+)
 @directory_argument
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file. [default: DIR-report.html]"

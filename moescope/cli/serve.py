@@ -6,11 +6,18 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, reading_options
+from moescope.cli.options import HostGroups, baseline_option, examples, reading_options
 from moescope.errors import ExitCode, InputUnreadableError
 
 
-@click.command(short_help="Show the evidence and the timeline of all ranks in a browser.")
+@click.command(
+    short_help="Show the evidence and the timeline of all ranks in a browser.",
+    epilog=examples(
+        "serve runs/first",
+        "serve runs/before runs/after --port 0 --open",
+        "serve runs/first --host 0.0.0.0 --token LONG-RANDOM-WORD",
+    ),
+)
 @click.argument("paths", metavar="DIR...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Another address needs --token.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moescope.cli.options import examples
 from moescope.cli.text import printable
 from moescope.errors import MoescopeError
 from moescope.outputs import TRAINED, check_place, remove_parts
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from moescope.trainer.config import Config
 
 
-@click.command(short_help="Train the bundled model, leaving telemetry and traces.")
+@click.command(
+    short_help="Train the bundled model, leaving telemetry and traces.",
+    epilog=examples(
+        "train --profile --name first",
+        "train --preset small --steps 100 --set moe.top_k=4 --name sparse",
+        "train --name first --resume",
+    ),
+)
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Local ranks to start.")
 @click.option("--preset", help="tiny (the default: seconds on two cores), small or gpu.")
 @click.option("--config", "toml", type=click.Path(path_type=Path), help="TOML file that overrides the preset.")

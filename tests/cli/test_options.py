@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moescope.cli import COMMANDS, cli, main
 from moescope.cli.options import HostsType, RegexType
 
 
@@ -45,3 +48,14 @@ def test_regex():
 def test_regex_refuses(text):
     with pytest.raises(click.BadParameter):
         RegexType().convert(text, None, None)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_ends_with_examples_of_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    shown = [line for line in lines if line.startswith(f"moescope {name} ")]
+    assert 2 <= len(shown) <= 3
+    known = {option for param in cli.get_command(None, name).params for option in param.opts}
+    for line in shown:
+        assert {word for word in shlex.split(line) if word.startswith("-")} <= known
