@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+LONGEST_LINE_BYTES = 64 << 20
 MAX_DEPTH = 64
 """Levels of lists and objects in a document; what describes a run has fewer than ten."""
 
@@ -150,13 +151,13 @@ def _counted(text: str, odd: Oddities) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
-def lines(path: Path, longest_bytes: int) -> Iterator[bytes | None]:
-    """The lines of a file that are not blank; None for one longer than ``longest_bytes``."""
+def lines(path: Path, longest_bytes: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
+    """The lines of a file that are not blank; one longer than ``longest_bytes`` is cut there, so is no record."""
     with path.open("rb") as file:
         while line := file.readline(longest_bytes):
             if len(line) == longest_bytes and not line.endswith(b"\n"):
                 while (more := file.readline(longest_bytes)) and not more.endswith(b"\n"):
                     continue
-                yield None
+                yield line
             elif line.strip():
                 yield line

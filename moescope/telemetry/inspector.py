@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from moescope.intake import lines
+
 LIBRARY_COLLECTIVE: Mapping[str, pl.DataType] = {
     "host": pl.String(),
     "pid": pl.Int64(),
@@ -57,6 +59,12 @@ _KINDS = {
 }
 
 
+_NO_RECORD = (
+    msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
+"""What a line that is no record leads to."""
+
+
 def read_inspector(paths: Sequence[Path], root: Path, problems: list[str]) -> pl.DataFrame:
     """All operations of all files, sorted by communicator, kind, number and member; losses go into ``problems``."""
     rows = [row for path in paths for row in _read(path, path.relative_to(root).as_posix(), problems)]
@@ -68,19 +76,24 @@ def _read(path: Path, name: str, problems: list[str]) -> Iterator[dict[str, Any]
     context: dict[str, Any] = {}
     bad, dropped = 0, {}
     try:
-        with path.open("rb") as file:
-            for line in file:
-                if not line.strip():
-                    continue
-                try:
-                    record = msgspec.json.decode(line)
-                    if "dump_stats" in record:
-                        context = {key: record[key] for key in ("header", "metadata")}
-                        dropped[record["header"]["id"]] = _num_dropped(record["dump_stats"])
-                    elif "coll_perf" in record or "p2p_perf" in record:
-                        yield _row({**context, **record})
-                except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
-                    bad += 1
+        for line in lines(path):
+            try:
+                record = msgspec.json.decode(line)
+                if "dump_stats" in record:
+                    context = {key: record[key] for key in ("header", "metadata")}
+                    dropped[record["header"]["id"]] = _num_dropped(record["dump_stats"])
+                elif "coll_perf" in record or "p2p_perf" in record:
+                    yield _row({**context, **record})
+            except (
+                msgspec.DecodeError,
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ):
+                bad += 1
     except OSError as error:
         problems.append(f"{name} cannot be read to its end: {error.strerror or error}")
     if bad:

@@ -19,6 +19,8 @@ import polars as pl
 from moescope_hooks.schema import EXPERT_LOAD
 from numpy.typing import NDArray
 
+from moescope.intake import lines
+
 IntArray = NDArray[np.int64]
 
 
@@ -30,6 +32,9 @@ class _Pass(msgspec.Struct):
     block: str = "decoder"
     mtp_idx: int | None = None
 
+
+MOST_EXPERTS = 1 << 16
+"""Of a layer, above any that was ever trained."""
 
 _Place = tuple[int, int, str, int, int]
 """Rank, step, block, head of multi-token prediction, layer."""
@@ -64,17 +69,14 @@ def _read(path: Path, name: str, problems: list[str]) -> Iterator[tuple[_Place, 
     decoder = msgspec.json.Decoder(_Pass)
     bad = 0
     try:
-        with path.open("rb") as file:
-            for line in file:
-                if not line.strip():
-                    continue
-                try:
-                    found = decoder.decode(line)
-                    choice = _choice(found.top_indices)
-                except (msgspec.MsgspecError, ValueError):
-                    bad += 1
-                    continue
-                yield (found.rank, found.step, found.block, found.mtp_idx or 0, found.layer), choice
+        for line in lines(path):
+            try:
+                found = decoder.decode(line)
+                choice = _choice(found.top_indices)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                bad += 1
+                continue
+            yield (found.rank, found.step, found.block, found.mtp_idx or 0, found.layer), choice
     except OSError as error:
         problems.append(f"{name} cannot be read to its end: {error.strerror or error}")
     if bad:
@@ -82,8 +84,10 @@ def _read(path: Path, name: str, problems: list[str]) -> Iterator[tuple[_Place, 
 
 
 def _choice(top_indices: list[list[int]]) -> _Choice:
-    """Raises ValueError for rows of different lengths and for negative indices."""
+    """Raises ValueError for rows of different lengths and for indices that no expert has."""
     chosen = np.array(top_indices, dtype=np.int64)
+    if chosen.max(initial=0) >= MOST_EXPERTS:
+        raise ValueError(f"there is no expert {chosen.max()}")
     return np.bincount(chosen.reshape(-1)), hashlib.blake2b(chosen.tobytes(), digest_size=16).digest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,33 @@ def test_a_damaged_run_file_is_said(tmp_path: Path, text: str) -> None:
 def test_reading_needs_no_torch() -> None:
     script = "import sys, moescope.telemetry, moescope_hooks.schema; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+ODD_RUNS = {
+    "controls": {"controls": 5},
+    "basis": {"basis": []},
+    "result": {"result": [1]},
+    "parallel.ep_groups": {"parallel": {"ep_groups": [[0, "x"]]}},
+    "parallel.expert_placement": {"parallel": {"ep_groups": [[0, 1]], "expert_placement": [0, 2]}},
+    "1 texts": {"name": "\ud800"},
+    "1 numbers": {"seeds": [10**30]},
+}
+
+
+@pytest.mark.parametrize("what", ODD_RUNS)
+def test_fields_of_run_json_that_cannot_be_are_left_out_and_said(what, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(ODD_RUNS[what]))
+    found = open_telemetry(tmp_path)
+    assert len(found.problems) == 1
+    assert what in found.problems[0]
+    json.dumps(found.run, ensure_ascii=False).encode()
+    assert not {"controls", "basis", "result"} & set(found.run)
+    assert not found.run.get("parallel", {}).get("expert_placement")
+
+
+def test_pipes_among_the_telemetry_are_not_opened(tmp_path):
+    (tmp_path / "telemetry" / "step").mkdir(parents=True)
+    for name in ("run.json", "routing.jsonl", "telemetry/rank0-gaps.json", "telemetry/step/rank0-000.parquet"):
+        os.mkfifo(tmp_path / name)
+    problems = open_telemetry(tmp_path).problems
+    assert sum("a pipe" in problem for problem in problems) == 2

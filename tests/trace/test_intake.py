@@ -99,7 +99,7 @@ def test_documents_become_plain_data() -> None:
                 read_json(text)
 
 
-def test_lines_longer_than_the_bound_are_passed_over(tmp_path: Path) -> None:
+def test_lines_longer_than_the_bound_are_cut(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"ab\n\n" + b"x" * 25 + b"\ncd\n" + b"y" * 30)
-    assert list(lines(file, 8)) == [b"ab\n", None, b"cd\n", None]
+    assert list(lines(file, 8)) == [b"ab\n", b"x" * 8, b"cd\n", b"y" * 8]
