@@ -75,6 +75,14 @@ def item_bytes(dtype: str | None) -> int | None:
     return ITEM_BYTES.get(re.sub("[^a-z0-9]", "", dtype.lower().rsplit("::", 1)[-1]))
 
 
+MOST_ELEMENTS = 1 << 46
+"""Of one message, above what any device holds: a count above is none."""
+MOST_ROWS = 1 << 40
+"""Sent to one peer."""
+MOST_DIGITS = 7
+"""Of a member's number in its group."""
+
+
 def first_tensor_elements(dims: str | None, position: int = 0) -> int | None:
     """Number of elements of the tensor at ``position`` in a recorded ``Input Dims``; None where it holds none.
 
@@ -85,23 +93,20 @@ def first_tensor_elements(dims: str | None, position: int = 0) -> int | None:
     if not isinstance(shape, list) or not shape:
         return None
     members = shape if isinstance(shape[0], list) else [shape]
-    return sum(prod(member) for member in members) if all(map(_is_shape, members)) else None
+    if not all(map(_is_shape, members)):
+        return None
+    total = sum(prod(member) for member in members)
+    return total if total <= MOST_ELEMENTS else None
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) for size in value)
+    return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
 
 
 def first_dtype(types: str | None, position: int = 0) -> str | None:
     """The recorded type of the argument at ``position`` of ``Input type``."""
     names = _parse_list(types)
     return names[position] if len(names) > position and isinstance(names[position], str) else None
-
-
-MOST_ROWS = 1 << 40
-"""Sent to one peer: a count above is none."""
-MOST_DIGITS = 7
-"""Of a member's number in its group."""
 
 
 def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], list[int]] | None:

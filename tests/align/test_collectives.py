@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from moescope.align.collectives import concrete_splits, first_dtype, first_tensor_elements, item_bytes, kind_of
+from moescope.align.collectives import (
+    concrete_root,
+    concrete_splits,
+    first_dtype,
+    first_tensor_elements,
+    item_bytes,
+    kind_of,
+)
 
 ZOO = {
     "all_to_all": [
@@ -112,3 +119,10 @@ def test_splits_of_a_recorded_call_are_output_then_input() -> None:
 )
 def test_equal_or_unrecorded_splits_are_none(concrete: str | None) -> None:
     assert concrete_splits(concrete, "[[8], [8]]") is None
+
+
+def test_sizes_that_nothing_has_are_none():
+    assert first_tensor_elements("[[1099511627776, 1099511627776]]") is None
+    assert first_tensor_elements("[[-1, 4]]") is None
+    assert concrete_splits('["", "", "[1, 99999999999999999999]", "[1, 2]"]', "[[8], [8]]") is None
+    assert concrete_root("c10d::broadcast_", '["", "", "99999999999", ""]') is None
