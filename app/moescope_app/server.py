@@ -11,6 +11,7 @@ import dash
 from dash import Dash, Input, Output, State
 
 from moescope.views.model import Analysis
+from moescope_app.calls import refuse_other_calls
 from moescope_app.data import add_routes
 from moescope_app.pages import View
 from moescope_app.rendered import Rendered
@@ -51,6 +52,7 @@ def create_app(
     add_routes(app.server, runs)
     add_timeline_routes(app.server, runs)
     protect(app.server, host=host, port=port, token=token, script_hashes=app.csp_hashes())
+    refuse_other_calls(app.server, app.callback_map)
     return app
 
 
@@ -104,7 +106,7 @@ def _add_callbacks(app: Dash, runs: Runs) -> None:
         prevent_initial_call=True,
     )
     def act(clicks: list[int | None], ids: list[dict[str, str]]) -> bool:
-        for count, target in zip(clicks, ids, strict=True):
+        for count, target in zip(clicks, ids, strict=False):
             run = runs.get(target["run"])
             if count and run is not None:
                 (runs.cancel if target["what"] == "cancel" else runs.again)(run)

@@ -7,6 +7,7 @@ import socket
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from waitress import create_server
 
@@ -16,6 +17,13 @@ from moescope_app.runs import Analyze, OpenTimeline, Runs
 from moescope_app.server import create_app
 
 NUM_THREADS = 16
+CONNECTIONS: dict[str, Any] = {
+    "connection_limit": 800,
+    "channel_timeout": 20,
+    "cleanup_interval": 5,
+    "asyncore_use_poll": True,
+}
+"""Many may be open at once, and one that says nothing for 20 s is closed: hundreds that never ask keep nobody out."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -44,7 +52,7 @@ def serve(
     port = int(listener.getsockname()[1])
     runs = Runs(paths, analyze if follow_links else inside_only(analyze), open_timeline)
     app = create_app(runs, host=host, port=port, token=token)
-    server = create_server(app.server, sockets=[listener], threads=NUM_THREADS, ident=None)
+    server = create_server(app.server, sockets=[listener], threads=NUM_THREADS, ident=None, **CONNECTIONS)
     runs.ask(runs.first())
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")

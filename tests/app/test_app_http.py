@@ -290,3 +290,42 @@ def test_viewers_share_one_rendering_until_the_analysis_changes(monkeypatch: pyt
     assert len(views) == 3
     rendered.page("load", dataclasses.replace(first, analysis=example()))
     assert len(views) == 4
+
+
+def call(**changes: object) -> dict[str, object]:
+    """What a page sends to be shown, but for ``changes``."""
+    names = [("url", "pathname"), ("url", "search"), ("theme", "data"), ("tick", "n_intervals")]
+    outputs = [("top", "children"), ("page", "children"), ("tick", "disabled"), ("shown", "data")]
+    body: dict[str, object] = {
+        "output": "..top.children...page.children...tick.disabled...shown.data..",
+        "outputs": [{"id": name, "property": prop} for name, prop in outputs],
+        "inputs": [{"id": name, "property": prop, "value": None} for name, prop in names],
+        "changedPropIds": ["url.pathname"],
+    }
+    return body | changes
+
+
+def with_value(index: int, value: object) -> dict[str, object]:
+    inputs = call()["inputs"]
+    inputs[index]["value"] = value
+    return call(inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"null", b"[]", b"3", b'"x"', b"[" * 100_000, b"\xff", b"{}",
+        *(json.dumps(call(**{key: value})).encode() for key in call() for value in (None, 3, "x", [], {}, [1], [[{}]])
+          if (key, value) != ("changedPropIds", [])),
+        *(json.dumps(with_value(index, value)).encode() for index in range(3) for value in (1, [], {}, [["x"]], True)),
+    ],
+)  # fmt: skip
+def test_a_call_that_no_page_makes_is_refused(body: bytes, client: FlaskClient) -> None:
+    answer = client.post("/_dash-update-component", data=body, content_type="application/json", headers=HOST)
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "-1", "1e3", "9" * 30, "", "%00", "x", "①"])
+def test_no_number_in_an_address_is_an_error(number: str, client: FlaskClient) -> None:
+    for key in TABS:
+        assert page(client, f"/r/skewed/{key}", f"?rank={number}&layer={number}&step={number}&t={number}")

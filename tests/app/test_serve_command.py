@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -39,21 +41,28 @@ def test_foreign_address_is_a_clear_error() -> None:
         listen("203.0.113.7", 0)
 
 
-def test_serves_until_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serves_until_a_signal_whoever_holds_connections_open(number: int, tmp_path: Path) -> None:
     write_trace(tmp_path, 0)
     command = [sys.executable, "-m", "moescope", "serve", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
             address = next(word for word in line.split() if word.startswith("http://"))
-            with urllib.request.urlopen(address, timeout=30) as answer:
+            place = urllib.parse.urlsplit(address)
+            idle = [socket.create_connection((place.hostname, place.port)) for _ in range(300)]  # that never ask
+            for one in idle[::2]:
+                one.sendall(b"GET / HTTP/1.1\r\nHost:")
+            with urllib.request.urlopen(address, timeout=10) as answer:
                 assert answer.status == 200
                 assert "moescope" in answer.read().decode()
+            for one in idle:
+                one.close()
         finally:
-            process.send_signal(2)
+            process.send_signal(number)
             deadline = time.monotonic() + 30
             while process.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        assert process.returncode == 0  # Ctrl-C is how serving ends
+        assert process.returncode == 0  # a signal is how serving ends
         assert "Traceback" not in process.stderr.read()

@@ -56,6 +56,6 @@ def test_help_of_every_command_ends_with_examples_of_it(name: str, capsys: pytes
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     shown = [line for line in lines if line.startswith(f"moescope {name} ")]
     assert 2 <= len(shown) <= 3
-    known = {option for param in cli.get_command(None, name).params for option in param.opts}
+    known = {option for param in cli.get_command(None, name).params for option in (*param.opts, *param.secondary_opts)}
     for line in shown:
         assert {word for word in shlex.split(line) if word.startswith("-")} <= known
