@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moescope.cli.options import examples, json_option
+from moescope.cli.options import FiniteRange, examples, json_option
 from moescope.cli.text import printable
 from moescope.errors import MoescopeError
 from moescope.outputs import BASELINE, check_place
@@ -57,7 +57,7 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
 @click.option("--dtype", default="", help="bfloat16, float16 or float32. [default: bfloat16 on GPUs, else float32]")
 @click.option("--max-bytes", type=click.IntRange(min=1), help="Largest message. [default: 1 GiB on GPUs, else 16 MiB]")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.001), default=0.05, show_default=True, help="Time of each measurement."
+    "--seconds", type=FiniteRange(min=0.001), default=0.05, show_default=True, help="Time of each measurement."
 )
 @click.option("--nccl-tests", "imported", multiple=True, metavar="[NAME=]FILE", help="Add the output of nccl-tests.")
 @click.option("--force", is_flag=True, help="Replace an earlier baseline.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moescope.cli.options import HostGroups, examples, json_option, reading_options
+from moescope.cli.options import FiniteRange, HostGroups, examples, json_option, reading_options
 from moescope.cli.text import printable
 from moescope.errors import ExitCode
 
@@ -54,7 +54,7 @@ class ChangeCondition(click.ParamType[str]):
 )
 @click.option(
     "--to-loss",
-    type=float,
+    type=FiniteRange(min=0),
     metavar="LOSS",
     help="The training loss to which time and tokens are compared.  [default: the lowest that both reach]",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,17 @@ from moescope.intake import MOST_RANKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 HostGroups = tuple[tuple[int, ...], ...]
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range that is finite: comparisons let ``nan`` pass every bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail on what is not finite or out of the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 class HostsType(click.ParamType[HostGroups]):

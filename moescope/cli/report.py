@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
+from moescope.cli.options import (
+    FiniteRange,
+    HostGroups,
+    baseline_option,
+    directory_argument,
+    examples,
+    json_option,
+    reading_options,
+)
 from moescope.errors import ExitCode
 
 MEGABYTE = 1_000_000
@@ -27,7 +35,7 @@ MEGABYTE = 1_000_000
 @click.option("--force", is_flag=True, help="Replace an earlier report.")
 @click.option("--redact/--no-redact", default=True, help="Take out host names and folders. [default: on]")
 @click.option(
-    "--budget", "budget_mb", metavar="MB", type=click.FloatRange(min=0.2), default=5.0, show_default=True,
+    "--budget", "budget_mb", metavar="MB", type=FiniteRange(min=0.2), default=5.0, show_default=True,
     help="Size of the file; tables and the timeline are cut to fit.",
 )  # fmt: skip
 @json_option

@@ -59,3 +59,17 @@ def test_help_of_every_command_ends_with_examples_of_it(name: str, capsys: pytes
     known = {option for param in cli.get_command(None, name).params for option in (*param.opts, *param.secondary_opts)}
     for line in shown:
         assert {word for word in shlex.split(line) if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_no_option_takes_a_number_that_is_not_finite(number: str) -> None:
+    options = [
+        param
+        for name in COMMANDS
+        for param in cli.get_command(None, name).params
+        if isinstance(param.type, click.types.FloatParamType) and name != "train"  # whose settings have rules
+    ]
+    assert len(options) >= 3
+    for option in options:
+        with pytest.raises(click.BadParameter):
+            option.type.convert(number, option, None)
