@@ -73,12 +73,13 @@ def terminated_like_interrupted() -> Iterator[None]:
         return
     own = os.getpid()
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif callable(signal.getsignal(signal.SIGINT)):
-            signal.raise_signal(signal.SIGINT)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):  # called as it is: the system's handler may be another library's for a while
+            interrupt(int(signal.SIGINT), frame)
         else:  # Ctrl-C is ignored, as in a shell's background
             raise KeyboardInterrupt
 
