@@ -148,7 +148,7 @@ class Runs:
         run.watch.begin()
         try:
             analysis = self._analyze(run.path, show)
-        except AnalysisCancelledError:
+        except (AnalysisCancelledError, KeyboardInterrupt):  # polars raises Ctrl-C in whichever thread it runs
             run.status = Status("cancelled")
         except MoescopeError as error:
             run.status = Status("failed", message=error.message, hint=error.hint)

@@ -9,6 +9,8 @@ from pathlib import Path
 from analysis_fixture import bare
 from moescope_app.runs import Runs
 
+from moescope.errors import MoescopeError
+
 
 class NoTimeline:
     """Stands for a timeline that nobody looks at."""
@@ -97,3 +99,17 @@ def test_a_defect_fails_one_run_and_not_the_next() -> None:
     wait_for(lambda: two.status.state == "done")
     assert one.status.state == "failed"
     assert one.status.message == "ZeroDivisionError: by nothing"
+
+
+def test_an_interrupt_that_reaches_the_analysis_leaves_its_thread_alive(tmp_path: Path) -> None:
+    def interrupted(path: Path, _show: object) -> object:
+        raise KeyboardInterrupt if path.name == "a" else MoescopeError("read")
+
+    runs = Runs([tmp_path / "a", tmp_path / "b"], interrupted, lambda *_: None)
+    for run, state in zip(runs, ("cancelled", "failed"), strict=True):
+        runs.ask(run)
+        deadline = time.monotonic() + 20
+        while run.status.pending:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert run.status.state == state
