@@ -30,7 +30,7 @@ from moescope.views.panels import Panel
 from moescope.views.questions import Question, questions
 
 if TYPE_CHECKING:
-    from moescope.views.figures_catalog import Figure
+    from moescope.views.figures.catalog import Figure
 
 
 class Run:
@@ -108,7 +108,7 @@ class Run:
         Raises :class:`moescope.errors.UnknownNameError` for a panel without one, ``ValueError`` where the run has
         nothing to draw in it.
         """
-        from moescope.views.figures_catalog import FIGURES  # noqa: PLC0415 - Plotly takes a while
+        from moescope.views.figures.catalog import FIGURES  # noqa: PLC0415 - Plotly takes a while
 
         if name not in FIGURES:
             raise UnknownNameError(name, "figure", FIGURES)

@@ -29,7 +29,7 @@ from moescope.views.model import (
     Wait,
     WaitEdge,
 )
-from moescope.views.model_gemm import (
+from moescope.views.model.gemm import (
     Gemm,
     GemmBucket,
     GemmCost,
@@ -39,9 +39,9 @@ from moescope.views.model_gemm import (
     GemmRank,
     GemmReference,
 )
-from moescope.views.model_host import Host, IdleCause, Launches
-from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
-from moescope.views.model_router import HostTraffic, RouterLayer
+from moescope.views.model.host import Host, IdleCause, Launches
+from moescope.views.model.memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
+from moescope.views.model.router import HostTraffic, RouterLayer
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_QUOTES = "\"'><img src=x onerror=alert(2)> =cmd|'/C calc'!A0 — ☃ ünïcode"

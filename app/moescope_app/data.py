@@ -12,9 +12,9 @@ from moescope.views.compare import compare
 from moescope.views.links import cost
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel, Table
-from moescope.views.panels_compare import COMPARE_PANELS
-from moescope.views.panels_runs import runs_panel
-from moescope.views.panels_step import headline
+from moescope.views.panels.compare import COMPARE_PANELS
+from moescope.views.panels.runs import runs_panel
+from moescope.views.panels.step import headline
 from moescope.views.theme import theme_css
 from moescope.views.timeline.script import script, style
 from moescope_app.pages.verdict import MOST_FINDINGS

@@ -109,7 +109,7 @@ def command(
 def _compare_baselines(path_a: Path, path_b: Path, *, as_json: bool, fail_on: Sequence[str]) -> None:
     """Two baselines; conditions speak of runs and are refused."""
     from moescope.cli.comparison_baseline import print_baselines
-    from moescope.views.compare_baseline import compare_baselines
+    from moescope.views.compare.baseline import compare_baselines
     from moescope.views.json import baselines_to_json
 
     if fail_on:

@@ -15,7 +15,7 @@ from moescope.cli.text import console, printable
 from moescope.cli.verdict import title_line
 from moescope.findings import Finding
 from moescope.views.compare import Change, Comparison, Setting, Side
-from moescope.views.compare_text import MISFIT, is_shown, metric_name, relative_text, summary, value_text
+from moescope.views.compare.text import MISFIT, is_shown, metric_name, relative_text, summary, value_text
 from moescope.views.text import basis, plural
 
 MAX_SETTINGS, MAX_CHARACTERS = 20, 40

@@ -9,7 +9,7 @@ import click
 from moescope.cli.text import printable
 
 if TYPE_CHECKING:
-    from moescope.views.compare_baseline import BaselineComparison, SettingChange
+    from moescope.views.compare.baseline import BaselineComparison, SettingChange
 
 MAX_FIGURES = 20
 MAX_TEXT = 60

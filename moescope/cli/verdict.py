@@ -16,7 +16,7 @@ from moescope.findings.scale import NOTICEABLE
 from moescope.views.links import moment_text, numbers
 from moescope.views.model import Analysis
 from moescope.views.panels import step_ns
-from moescope.views.panels_memory import tokens_panel
+from moescope.views.panels.memory import tokens_panel
 from moescope.views.text import basis, duration, percent, plural, ratio, size
 
 MAX_FINDINGS = 5

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from moescope.report.svg import WIDTH, bare_zeros, chart, line, num, rect, shorten, tag, text, ticks
 from moescope.views.palette import PartGroup
-from moescope.views.panels_comm import RankWaits
-from moescope.views.panels_step import RankParts
+from moescope.views.panels.comm import RankWaits
+from moescope.views.panels.step import RankParts
 from moescope.views.text import duration, percent
 
 LEFT = 86

@@ -10,7 +10,7 @@ from moescope.report.charts import Bar, Curve, Segment, curves, stacked_bars
 from moescope.report.svg import WIDTH, chart, line, rect, shorten, tag, text
 from moescope.views.model import Analysis, RankMemory, TelemetryStep
 from moescope.views.palette import phase_groups
-from moescope.views.panels_run import phases_of
+from moescope.views.panels.run import phases_of
 from moescope.views.text import count, duration, ratio, size
 
 Legend = tuple[tuple[str, str], ...]

@@ -18,7 +18,7 @@ from moescope.report.timeline import embed_timeline
 from moescope.views import palette
 from moescope.views.links import Target, cost, moment, numbers
 from moescope.views.model import Analysis
-from moescope.views.panels_step import headline
+from moescope.views.panels.step import headline
 from moescope.views.theme import theme_css
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.script import script as timeline_script

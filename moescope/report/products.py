@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from moescope.report.charts import Bar, Segment, stacked_bars
 from moescope.report.svg import WIDTH, bare_zeros, chart, line, num, tag, text, ticks
-from moescope.views.model_gemm import Gemm
+from moescope.views.model.gemm import Gemm
 from moescope.views.palette import group_of
-from moescope.views.panels_gemm import LOSSES, LossRow, drawn_references, rate_curves, reference_label
-from moescope.views.panels_host import HOST_PARTS, host_ns, used_host_parts
-from moescope.views.panels_step import RankParts
+from moescope.views.panels.gemm import LOSSES, LossRow, drawn_references, rate_curves, reference_label
+from moescope.views.panels.host import HOST_PARTS, host_ns, used_host_parts
+from moescope.views.panels.step import RankParts
 from moescope.views.text import count, duration, percent, significant
 
 Legend = tuple[tuple[str, str], ...]

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field, replace
 from markupsafe import Markup
 
 from moescope.report import charts, heat, lines, products
-from moescope.views import (
-    panels_comm,
-    panels_gemm,
-    panels_groups,
-    panels_host,
-    panels_library,
-    panels_load,
-    panels_memory,
-    panels_router,
-    panels_run,
-    panels_step,
-)
 from moescope.views.model import Analysis
 from moescope.views.panels import Matrix, Panel, Table, spread
+from moescope.views.panels import comm as panels_comm
+from moescope.views.panels import gemm as panels_gemm
+from moescope.views.panels import groups as panels_groups
+from moescope.views.panels import host as panels_host
+from moescope.views.panels import library as panels_library
+from moescope.views.panels import load as panels_load
+from moescope.views.panels import memory as panels_memory
+from moescope.views.panels import router as panels_router
+from moescope.views.panels import run as panels_run
+from moescope.views.panels import step as panels_step
 from moescope.views.text import FORMATS, count, duration, size
 
 

@@ -23,13 +23,13 @@ from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.workers import available_cores, in_processes
 from moescope.views import cache as results
 from moescope.views.assemble import clocks, provenance, rank_steps, sources, steps, telemetry_steps
-from moescope.views.assemble_causes import causes, critical_path, wait_edges, waits
-from moescope.views.assemble_collectives import collectives
-from moescope.views.assemble_gemm import find_gemms, gemm_view
-from moescope.views.assemble_host import host_view
-from moescope.views.assemble_load import load_view
-from moescope.views.assemble_memory import memory, memory_use, open_snapshot_uses
-from moescope.views.assemble_router import routers, traffic
+from moescope.views.assemble.causes import causes, critical_path, wait_edges, waits
+from moescope.views.assemble.collectives import collectives
+from moescope.views.assemble.gemm import find_gemms, gemm_view
+from moescope.views.assemble.host import host_view
+from moescope.views.assemble.load import load_view
+from moescope.views.assemble.memory import memory, memory_use, open_snapshot_uses
+from moescope.views.assemble.router import routers, traffic
 from moescope.views.gather import finding_inputs, missing
 from moescope.views.library import library_collectives
 from moescope.views.model import Analysis

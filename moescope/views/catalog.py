@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from moescope.views import (
-    panels_comm,
-    panels_gemm,
-    panels_groups,
-    panels_host,
-    panels_library,
-    panels_load,
-    panels_memory,
-    panels_path,
-    panels_router,
-    panels_run,
-    panels_step,
-)
 from moescope.views.model import Analysis
 from moescope.views.panels import Panel
+from moescope.views.panels import comm as panels_comm
+from moescope.views.panels import gemm as panels_gemm
+from moescope.views.panels import groups as panels_groups
+from moescope.views.panels import host as panels_host
+from moescope.views.panels import library as panels_library
+from moescope.views.panels import load as panels_load
+from moescope.views.panels import memory as panels_memory
+from moescope.views.panels import path as panels_path
+from moescope.views.panels import router as panels_router
+from moescope.views.panels import run as panels_run
+from moescope.views.panels import step as panels_step
 
 PANELS: Mapping[str, Callable[[Analysis], Panel]] = {
     "parts": panels_step.parts_panel,

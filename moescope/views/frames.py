@@ -17,9 +17,9 @@ from moescope.findings import Finding
 from moescope.views import model
 from moescope.views.json import plain
 from moescope.views.library import LibraryCollective
-from moescope.views.model_host import IdleCause, Launches
-from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
-from moescope.views.model_router import HostTraffic, RouterLayer
+from moescope.views.model.host import IdleCause, Launches
+from moescope.views.model.memory import DriverCalls, MemorySnapshot, MemoryTrade, StepPeak, TokenMemory
+from moescope.views.model.router import HostTraffic, RouterLayer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

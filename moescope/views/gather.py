@@ -16,7 +16,7 @@ from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
 from moescope.trace import Problem, TraceDirectory
 from moescope.views.model import Load, Missing
-from moescope.views.model_memory import TokenMemory
+from moescope.views.model.memory import TokenMemory
 
 
 def finding_inputs(

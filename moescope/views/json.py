@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from moescope.views.compare import Comparison
-    from moescope.views.compare_baseline import BaselineComparison
+    from moescope.views.compare.baseline import BaselineComparison
     from moescope.views.inventory import Inventory
     from moescope.views.questions import Question
 

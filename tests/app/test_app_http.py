@@ -22,7 +22,7 @@ from moescope_app.tabs import TABS
 from moescope.errors import InputUnreadableError
 from moescope.views.catalog import PANELS
 from moescope.views.compare import compare
-from moescope.views.panels_compare import COMPARE_PANELS
+from moescope.views.panels.compare import COMPARE_PANELS
 
 HOST = {"Host": "127.0.0.1:8050"}
 

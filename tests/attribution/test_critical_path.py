@@ -14,8 +14,8 @@ from tiny_trace import write
 from moescope.cli.tables import path_table
 from moescope.views.build import analyze
 from moescope.views.model import Analysis
-from moescope.views.model_path import CriticalPath
-from moescope.views.panels_path import path_panel
+from moescope.views.model.path import CriticalPath
+from moescope.views.panels.path import path_panel
 
 STEPS = 6
 

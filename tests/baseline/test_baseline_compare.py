@@ -11,7 +11,7 @@ import pytest
 
 from moescope.cli import main
 from moescope.errors import ExitCode
-from moescope.views.compare_baseline import (
+from moescope.views.compare.baseline import (
     BaselineComparison,
     FigureChange,
     LaggingRank,

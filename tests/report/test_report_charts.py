@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from moescope.report import charts, heat
 from moescope.report.svg import bare_zeros, nice_step, shorten, tag, ticks
 from moescope.views.panels import Matrix, spread
-from moescope.views.panels_load import balance_limit
-from moescope.views.panels_step import rank_parts, used_groups
+from moescope.views.panels.load import balance_limit
+from moescope.views.panels.step import rank_parts, used_groups
 from moescope.views.text import duration
 
 

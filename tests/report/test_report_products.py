@@ -12,8 +12,8 @@ from analysis_fixture import HOSTILE, bare, example, gemm_example
 from moescope.report import products
 from moescope.report.page import render
 from moescope.report.sections import sections
-from moescope.views.panels_gemm import bucket_rows
-from moescope.views.panels_step import rank_parts
+from moescope.views.panels.gemm import bucket_rows
+from moescope.views.panels.step import rank_parts
 
 
 def test_points_stand_at_their_rows_and_rates() -> None:

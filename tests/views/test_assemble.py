@@ -14,7 +14,7 @@ from moescope_hooks.schema import TABLES
 from tiny_moe import balanced, play
 from tiny_trace import BASE_NS, write
 
-from moescope.views.assemble_causes import _whole
+from moescope.views.assemble.causes import _whole
 from moescope.views.build import analyze
 
 

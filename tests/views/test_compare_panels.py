@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import bare, example
 
-from moescope.views import figures_compare
-from moescope.views import panels_compare as panels
 from moescope.views.compare import compare
+from moescope.views.figures import compare as figures_compare
 from moescope.views.model import Analysis
+from moescope.views.panels import compare as panels
 
 
 def slower(analysis: Analysis, part: str, by_ns: int) -> Analysis:

@@ -13,7 +13,7 @@ from tiny_trace import write
 from moescope.attribution.load import expert_groups
 from moescope.views.build import analyze
 from moescope.views.json import to_json
-from moescope.views.panels_library import library_panel
+from moescope.views.panels.library import library_panel
 
 RANKS, EXPERTS = 4, 8
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import bare, example, gemm_example
 
-from moescope.views import figures_gemm, panels_gemm, panels_host
-from moescope.views.model_gemm import GemmCost
+from moescope.views.figures import gemm as figures_gemm
+from moescope.views.model.gemm import GemmCost
 from moescope.views.palette import LIGHT
+from moescope.views.panels import gemm as panels_gemm
+from moescope.views.panels import host as panels_host
 
 NOTHING = GemmCost(0.0, 0, 0.0, 0.0, 0, dict.fromkeys(panels_gemm.LOSSES, 0))
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import bare, example
 
-from moescope.views.figures_heat import stragglers_figure
+from moescope.views.figures.heat import stragglers_figure
 from moescope.views.model import Collective, CollectiveRank
-from moescope.views.panels_groups import groups_panel, straggler_matrix, stragglers_panel
+from moescope.views.panels.groups import groups_panel, straggler_matrix, stragglers_panel
 
 MS = 1_000_000
 

@@ -11,7 +11,7 @@ from torch_snapshot import ADAM, LINEAR, TinySnapshot
 
 from moescope.attribution.memory import BEFORE_WINDOW
 from moescope.cli import main
-from moescope.views.assemble_memory import with_state
+from moescope.views.assemble.memory import with_state
 from moescope.views.build import analyze
 from moescope.views.json import to_json
 

@@ -10,10 +10,10 @@ from analysis_fixture import bare, example
 from moescope_hooks.schema import empty_table
 
 from moescope.telemetry.reader import Telemetry
-from moescope.views import figures_router
-from moescope.views.assemble_router import routers, traffic
-from moescope.views.model_router import HostTraffic
-from moescope.views.panels_router import history_panel, routers_panel, traffic_matrix, traffic_panel
+from moescope.views.assemble.router import routers, traffic
+from moescope.views.figures import router as figures_router
+from moescope.views.model.router import HostTraffic
+from moescope.views.panels.router import history_panel, routers_panel, traffic_matrix, traffic_panel
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 

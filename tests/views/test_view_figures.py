@@ -7,9 +7,11 @@ import json
 import pytest
 from analysis_fixture import HOSTILE, bare, example
 
-from moescope.views import figures, figures_heat, figures_lines
-from moescope.views.figures_catalog import FIGURES
-from moescope.views.panels_step import rank_parts
+from moescope.views import figures
+from moescope.views.figures import heat as figures_heat
+from moescope.views.figures import lines as figures_lines
+from moescope.views.figures.catalog import FIGURES
+from moescope.views.panels.step import rank_parts
 
 ALL = list(FIGURES.values())
 

@@ -11,11 +11,15 @@ from analysis_fixture import bare, example
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescope.views import palette, panels_comm, panels_load, panels_run, panels_step
+from moescope.views import palette
 from moescope.views.catalog import PANELS
 from moescope.views.links import Target, cost, evidence, moment, numbers
 from moescope.views.model import LoadInterval, WaitEdge
 from moescope.views.panels import Column, Table
+from moescope.views.panels import comm as panels_comm
+from moescope.views.panels import load as panels_load
+from moescope.views.panels import run as panels_run
+from moescope.views.panels import step as panels_step
 
 KINDS = ["all_to_all", "reduction", "other"]
 PARTS = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures, figures_heat, figures_lines
-from moescope.views.panels_comm import collectives_panel, edges_panel, transfers_panel, waits_panel
-from moescope.views.panels_groups import groups_panel, stragglers_panel
-from moescope.views.panels_library import library_panel
+from moescope.views import figures
+from moescope.views.figures import heat as figures_heat
+from moescope.views.figures import lines as figures_lines
+from moescope.views.panels.comm import collectives_panel, edges_panel, transfers_panel, waits_panel
+from moescope.views.panels.groups import groups_panel, stragglers_panel
+from moescope.views.panels.library import library_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

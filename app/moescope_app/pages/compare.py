@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from dash import dcc, html
 
-from moescope.views import figures_compare
 from moescope.views.compare import Side, compare
-from moescope.views.compare_text import MISFIT
+from moescope.views.compare.text import MISFIT
+from moescope.views.figures import compare as figures_compare
 from moescope.views.panels import Empty, Panel
-from moescope.views.panels_compare import figures_panel, settings_panel, sides_panel, times_panel, verdicts_panel
-from moescope.views.panels_runs import runs_panel
+from moescope.views.panels.compare import figures_panel, settings_panel, sides_panel, times_panel, verdicts_panel
+from moescope.views.panels.runs import runs_panel
 from moescope.views.text import plural
 from moescope_app.pages import View
 from moescope_app.widgets import Child, page_path, panel

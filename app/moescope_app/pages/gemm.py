@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures_gemm
-from moescope.views.panels_gemm import expert_losses_panel, layer_losses_panel, losses_panel, rates_panel
+from moescope.views.figures import gemm as figures_gemm
+from moescope.views.panels.gemm import expert_losses_panel, layer_losses_panel, losses_panel, rates_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures_gemm
-from moescope.views.panels_host import host_panel, idle_panel, launches_panel
+from moescope.views.figures import gemm as figures_gemm
+from moescope.views.panels.host import host_panel, idle_panel, launches_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

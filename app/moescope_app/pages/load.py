@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dash import dcc, html
 
-from moescope.views import figures_heat, figures_router
-from moescope.views.panels_load import expert_panel, interval_panel, rank_panel
-from moescope.views.panels_router import chosen_layer, history_panel, routers_panel, traffic_panel
+from moescope.views.figures import heat as figures_heat
+from moescope.views.figures import router as figures_router
+from moescope.views.panels.load import expert_panel, interval_panel, rank_panel
+from moescope.views.panels.router import chosen_layer, history_panel, routers_panel, traffic_panel
 from moescope_app.pages import View
 from moescope_app.widgets import Child, page_path, panel
 

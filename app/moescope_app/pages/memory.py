@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures_lines
-from moescope.views.panels_memory import (
+from moescope.views.figures import lines as figures_lines
+from moescope.views.panels.memory import (
     driver_panel,
     snapshots_panel,
     step_peaks_panel,
     tokens_panel,
     trades_panel,
 )
-from moescope.views.panels_run import memory_panel, peaks_panel
+from moescope.views.panels.run import memory_panel, peaks_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures_lines
-from moescope.views.panels_comm import clock_panel
-from moescope.views.panels_run import missing_panel, provenance_panel, sources_panel
+from moescope.views.figures import lines as figures_lines
+from moescope.views.panels.comm import clock_panel
+from moescope.views.panels.run import missing_panel, provenance_panel, sources_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

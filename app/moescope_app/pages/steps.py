@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dash import html
 
-from moescope.views import figures_lines
-from moescope.views.panels_step import steps_panel
+from moescope.views.figures import lines as figures_lines
+from moescope.views.panels.step import steps_panel
 from moescope_app.pages import View
 from moescope_app.widgets import panel
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from dash import html
 
-from moescope.views import figures, figures_heat
+from moescope.views import figures
+from moescope.views.figures import heat as figures_heat
 from moescope.views.panels import Empty
-from moescope.views.panels_comm import edges_panel
-from moescope.views.panels_step import causes_panel, headline, parts_panel
+from moescope.views.panels.comm import edges_panel
+from moescope.views.panels.step import causes_panel, headline, parts_panel
 from moescope_app.pages import View
 from moescope_app.widgets import Child, empty, finding_card, panel
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moescope.views.model import Analysis
-from moescope.views.model_gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmReference
+from moescope.views.model.gemm import Gemm, GemmBucket, GemmCost, GemmCurve, GemmReference
 from moescope.views.panels import Cell, Column, Empty, Panel, Table
 from moescope.views.text import count, duration, percent, plural, significant
 

@@ -13,9 +13,9 @@ from moescope.views.figures import plain, styled
 from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme
 from moescope.views.panels import Matrix
-from moescope.views.panels_comm import wait_matrix
-from moescope.views.panels_groups import straggler_matrix
-from moescope.views.panels_load import POWERS, balance_limit, expert_matrix, interval_matrix, rank_matrix
+from moescope.views.panels.comm import wait_matrix
+from moescope.views.panels.groups import straggler_matrix
+from moescope.views.panels.load import POWERS, balance_limit, expert_matrix, interval_matrix, rank_matrix
 from moescope.views.text import FORMATS, ratio
 
 MOST_WRITTEN_COLUMNS, MOST_WRITTEN_ROWS = 16, 24

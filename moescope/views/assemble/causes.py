@@ -9,7 +9,7 @@ from moescope.align import Alignment
 from moescope.align.robust import MAD_TO_SIGMA
 from moescope.attribution import Attribution
 from moescope.views.model import Cause, Wait, WaitEdge
-from moescope.views.model_path import CriticalPath, PathCause, PathRank
+from moescope.views.model.path import CriticalPath, PathCause, PathRank
 
 SPLIT_BY_ROWS = ("expert_load", "slow_rank")
 """Causes told apart by the fitted cost of a row."""

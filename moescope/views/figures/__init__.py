@@ -16,8 +16,8 @@ from moescope.views import palette
 from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme
 from moescope.views.panels import spread
-from moescope.views.panels_comm import rank_waits
-from moescope.views.panels_step import RankParts, rank_parts, used_groups
+from moescope.views.panels.comm import rank_waits
+from moescope.views.panels.step import RankParts, rank_parts, used_groups
 from moescope.views.text import duration, percent
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'

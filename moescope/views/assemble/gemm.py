@@ -13,7 +13,7 @@ from moescope.attribution.gemm.loss import LOSS_PARTS
 from moescope.attribution.gemm.ranks import COSTS, Gemms, gemms
 from moescope.attribution.gemm.rows import local_rows
 from moescope.telemetry import Telemetry
-from moescope.views.model_gemm import (
+from moescope.views.model.gemm import (
     Gemm,
     GemmBucket,
     GemmCost,

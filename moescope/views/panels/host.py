@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moescope.views.model import Analysis
-from moescope.views.model_host import IdleCause
+from moescope.views.model.host import IdleCause
 from moescope.views.panels import Column, Empty, Panel, Table, step_ns
-from moescope.views.panels_step import NO_STEPS, RankParts, rank_parts
+from moescope.views.panels.step import NO_STEPS, RankParts, rank_parts
 from moescope.views.text import count, duration, percent, ratio
 
 HOST_PARTS = {

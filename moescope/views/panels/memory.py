@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moescope.views.model import Analysis
-from moescope.views.model_memory import MemorySnapshot, TokenMemory
+from moescope.views.model.memory import MemorySnapshot, TokenMemory
 from moescope.views.panels import Cell, Column, Empty, Panel, Table
 from moescope.views.text import count, duration, percent, plural, size
 

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from moescope.views.figures import styled
-from moescope.views.figures_heat import amounts_figure
+from moescope.views.figures.heat import amounts_figure
 from moescope.views.model import Analysis
-from moescope.views.model_router import RouterLayer
+from moescope.views.model.router import RouterLayer
 from moescope.views.palette import THEMES
-from moescope.views.panels_router import chosen_layer, histories, traffic_matrix
+from moescope.views.panels.router import chosen_layer, histories, traffic_matrix
 from moescope.views.text import factor, percent, ratio
 
 MIB = float(1 << 20)

@@ -1,7 +1,7 @@
 """What every page and report section is made of: a title, a one-sentence reading, tables, or why there is nothing.
 
 Panels hold values; :mod:`moescope.views.figures` (dashboard) and :mod:`moescope.report` draw them. The functions that
-make them from an :class:`~moescope.views.model.Analysis` are in the ``panels_*`` modules beside this one.
+make them from an :class:`~moescope.views.model.Analysis` are in the modules beside this one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from moescope.telemetry import Telemetry
 from moescope.trace import Problem, TraceDirectory
 from moescope.trace.snapshots import open_snapshots
 from moescope.views.model import RankMemory
-from moescope.views.model_memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
+from moescope.views.model.memory import DriverCalls, MemorySnapshot, MemoryTrade, MemoryUse, StepPeak, TokenMemory
 
 STANDARD_ERRORS = 2
 STATE = ("parameters", "gradients", "optimizer")

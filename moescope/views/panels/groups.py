@@ -9,7 +9,7 @@ from statistics import median
 from moescope.views.links import waiting_ns
 from moescope.views.model import Analysis, Collective
 from moescope.views.panels import Column, Matrix, Panel, Table
-from moescope.views.panels_comm import NO_MATCH
+from moescope.views.panels.comm import NO_MATCH
 from moescope.views.text import duration, percent, plural
 
 MOST_TIMES, MOST_STRAGGLERS = 48, 64

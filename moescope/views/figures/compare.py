@@ -8,12 +8,12 @@ import plotly.graph_objects as go
 
 from moescope.views import palette
 from moescope.views.compare import Comparison
-from moescope.views.compare_text import metric_name
+from moescope.views.compare.text import metric_name
 from moescope.views.figures import bar_height, marker_of, plain, styled
 from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme
-from moescope.views.panels_compare import PARTS, time_changes
-from moescope.views.panels_runs import mean_groups_ns
+from moescope.views.panels.compare import PARTS, time_changes
+from moescope.views.panels.runs import mean_groups_ns
 from moescope.views.text import duration, percent
 
 _VERDICT_COLOURS = {"better": 2, "worse": 1}

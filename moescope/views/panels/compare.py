@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from moescope.views.compare import Change, Comparison
-from moescope.views.compare_text import is_shown, metric_name, summary
+from moescope.views.compare.text import is_shown, metric_name, summary
 from moescope.views.model import Json
 from moescope.views.panels import Cell, Column, Empty, Panel, Table
 from moescope.views.text import duration, plural

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moescope.views.model import Analysis, Load
 from moescope.views.panels import Column, Empty, Matrix, Panel, Table, mean
-from moescope.views.panels_load import NO_COUNTS
+from moescope.views.panels.load import NO_COUNTS
 from moescope.views.text import factor, percent, plural, ratio, significant, size
 
 NO_ROUTERS = Empty(

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from moescope.telemetry import Telemetry
-from moescope.views.model_router import HostTraffic, RouterLayer
+from moescope.views.model.router import HostTraffic, RouterLayer
 
 _EXCHANGES = ("dispatch", "combine")
 

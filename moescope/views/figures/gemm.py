@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from moescope.views.figures import bar_height, plain, shown_rows, styled
 from moescope.views.model import Analysis
 from moescope.views.palette import THEMES, Theme, group_of
-from moescope.views.panels_gemm import (
+from moescope.views.panels.gemm import (
     LOSSES,
     LossRow,
     bucket_rows,
@@ -18,8 +18,8 @@ from moescope.views.panels_gemm import (
     rate_curves,
     reference_label,
 )
-from moescope.views.panels_host import HOST_PARTS, used_host_parts
-from moescope.views.panels_step import rank_parts
+from moescope.views.panels.host import HOST_PARTS, used_host_parts
+from moescope.views.panels.step import rank_parts
 from moescope.views.text import count, duration, percent, significant
 
 LOSS_COLOURS = dict(zip(LOSSES, (3, 4, 0, 1, 7), strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from moescope.align import Alignment
 from moescope.attribution import RankProfile
-from moescope.views.model_host import Host, IdleCause, Launches
+from moescope.views.model.host import Host, IdleCause, Launches
 
 MOST_CAUSES = 40
 """Of each rank; the rest is in the parts of the step."""

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 
 from plotly.graph_objects import Figure
 
-from moescope.views import figures, figures_gemm, figures_heat, figures_lines, figures_router
+from moescope.views import figures
+from moescope.views.figures import gemm as figures_gemm
+from moescope.views.figures import heat as figures_heat
+from moescope.views.figures import lines as figures_lines
+from moescope.views.figures import router as figures_router
 from moescope.views.model import Analysis
 
 __all__ = ["FIGURES", "Figure"]

@@ -13,7 +13,7 @@ from moescope.views.figures import bar_height, plain, shown_rows, styled
 from moescope.views.model import Analysis, RankMemory, TelemetryStep
 from moescope.views.palette import THEMES, Theme
 from moescope.views.panels import spread
-from moescope.views.panels_run import phases_of
+from moescope.views.panels.run import phases_of
 from moescope.views.text import count, duration, ratio, size
 
 MOST_CURVES = 8

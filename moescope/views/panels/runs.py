@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from moescope.views import palette
 from moescope.views.model import Analysis
 from moescope.views.panels import Column, Panel, Table, mean, step_ns
-from moescope.views.panels_step import NO_STEPS, rank_parts
+from moescope.views.panels.step import NO_STEPS, rank_parts
 from moescope.views.text import duration
 
 FAMILIES = (("compute", "compute."), ("exposed communication", "comm."), ("idle", "idle."))

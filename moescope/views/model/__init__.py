@@ -13,11 +13,11 @@ from typing import Any
 
 from moescope.findings.model import Finding
 from moescope.views.library import LibraryCollective
-from moescope.views.model_gemm import Gemm
-from moescope.views.model_host import Host
-from moescope.views.model_memory import MemoryUse
-from moescope.views.model_path import CriticalPath
-from moescope.views.model_router import HostTraffic, RouterLayer
+from moescope.views.model.gemm import Gemm
+from moescope.views.model.host import Host
+from moescope.views.model.memory import MemoryUse
+from moescope.views.model.path import CriticalPath
+from moescope.views.model.router import HostTraffic, RouterLayer
 
 SCHEMA = "moescope.analysis/1"
 
