@@ -15,7 +15,8 @@ from rich.console import Console
 
 from moescope.cli import main
 from moescope.cli.comparison import print_comparison
-from moescope.views.compare import change, compare, samples
+from moescope.views.compare import change, compare, differing_settings, samples
+from moescope.views.compare.text import metric_name
 from moescope.views.model import TelemetryStep
 
 
@@ -187,3 +188,25 @@ def test_runs_of_another_kind_are_told_before_any_figure(b, said):
     assert "differ in kind" in head
     assert said in head
     assert compare(example(), example()).misfits == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("part_ns:comm.all_to_all.wait_removable", "all-to-all wait removable"),
+        ("part_ns:compute.expert_gemm", "expert GEMM"),
+        ("part_ns:idle.host_launch", "idle: host launch"),
+        ("removable_wait_ns", "removable wait"),
+        ("peak_allocated_bytes", "peak allocated"),
+        ("maxvio_rank", "MaxVio rank"),
+    ],
+)
+def test_metrics_have_names_for_people(metric, name):
+    assert metric_name(metric) == name
+
+
+def test_numbers_of_processes_are_no_settings():
+    a = {"devices": [{"rank": 0, "name": "CPU", "pid": 11}]}
+    assert list(differing_settings(a, {"devices": [{"rank": 0, "name": "CPU", "pid": 12}]})) == []
+    (setting,) = differing_settings(a, {"devices": [{"rank": 0, "name": "H100", "pid": 11}]})
+    assert setting.name == "devices"

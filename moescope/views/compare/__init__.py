@@ -249,10 +249,17 @@ def _verdict(metric: str, difference: float, noise: float | None) -> str:
 
 def differing_settings(a: Mapping[str, Json], b: Mapping[str, Json]) -> Iterator[Setting]:
     """Yield the values of run.json that differ, by dotted name; results and times of creation are no settings."""
-    flat_a, flat_b = (dict(_flatten({key: run[key] for key in CONFIG_SECTIONS if key in run})) for run in (a, b))
+    flat_a, flat_b = (dict(_flatten({key: _kept(run[key]) for key in CONFIG_SECTIONS if key in run})) for run in (a, b))
     for name in [*flat_a, *(name for name in flat_b if name not in flat_a)]:
         if flat_a.get(name) != flat_b.get(name):
             yield Setting(name, flat_a.get(name), flat_b.get(name))
+
+
+def _kept(value: Json) -> Json:
+    """A section without the numbers of its processes, which differ from run to run."""
+    if not isinstance(value, list):
+        return value
+    return [{k: v for k, v in item.items() if k != "pid"} if isinstance(item, dict) else item for item in value]
 
 
 def _flatten(value: Json, name: str = "") -> Iterator[tuple[str, Json]]:

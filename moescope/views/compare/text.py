@@ -46,5 +46,11 @@ def relative_text(relative: float) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """``metric`` for people: without its unit and family."""
-    return metric.removeprefix("part_ns:").removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    """``metric`` for people, without its unit: ``part_ns:comm.all_to_all.transfer`` is ``all-to-all transfer``."""
+    if metric.startswith("part_ns:"):
+        family, _, rest = metric.removeprefix("part_ns:").partition(".")
+        name = rest if family in ("compute", "comm") else f"{family}: {rest}"
+    else:
+        name = metric.removesuffix("_ns").removesuffix("_bytes")
+    words = name.replace("all_to_all", "all-to-all").replace(".", " ").replace("_", " ")
+    return words.replace("gemm", "GEMM").replace("maxvio", "MaxVio")
