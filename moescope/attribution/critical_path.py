@@ -42,6 +42,8 @@ class CriticalPath:
     causes_ns: Mapping[tuple[str, int | None], float]
     num_changes: float
     """How often per step the path goes over to another rank."""
+    stretches: pl.DataFrame
+    """``rank, start_ns, end_ns``: where the path runs on a rank between its collectives, common clock, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class _Walk:
     """The last row of the rank that ends last."""
     rows: list[int]
     """Rows whose span lies on the path, last first."""
+    before: IntArray
+    """[rows] the rank's row before each, -1 for its first."""
     transfers: list[tuple[int, int]]
     """(row, when its transfer begins on the path, ns)."""
     num_changes: int
@@ -90,6 +94,7 @@ def critical_path(
         ranks_ns={at: ns / num_steps for at, ns in by_rank.items() if ns > 0},
         causes_ns=_causes(rows, deviation, walk, transfers, num_steps),
         num_changes=walk.num_changes / num_steps,
+        stretches=_stretches(rows, walk, lines),
     )
 
 
@@ -114,7 +119,22 @@ def _walk(rows: pl.DataFrame, held: IntArray, lines: Mapping[int, Timeline]) -> 
             row, changes = over, changes + 1
         on_path.append(row)
         row = int(before[row])
-    return _Walk(last, on_path, transfers, changes)
+    return _Walk(last, on_path, before, transfers, changes)
+
+
+def _stretches(rows: pl.DataFrame, walk: _Walk, lines: Mapping[int, Timeline]) -> pl.DataFrame:
+    """Every span on the path, from the end of the rank's collective before it to the arrival at its own."""
+    rank, start = rows["rank"].to_numpy(), rows["start_ns"].to_numpy()
+    done = np.where(rows["is_blocking"].to_numpy(), rows["end_ns"].to_numpy(), start)
+    first = {at: int(line.edges_ns[0]) for at, line in lines.items()}
+    found = [
+        (int(rank[row]), int(done[at]) if (at := walk.before[row]) >= 0 else first[int(rank[row])], int(start[row]))
+        for row in walk.rows
+    ]
+    last = int(rank[walk.last])
+    found.append((last, int(done[walk.last]), int(lines[last].edges_ns[-1])))
+    schema = {"rank": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    return pl.DataFrame(found, schema, orient="row").sort("rank", "start_ns")
 
 
 def _after(rows: pl.DataFrame, last: int, line: Timeline) -> FloatArray:

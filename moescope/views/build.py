@@ -208,7 +208,7 @@ def _assemble(
         memory=by_rank,
         telemetry=telemetry_steps(telemetry, counts, attribution),
         provenance=provenance(run),
-        gemm=gemm_view(gemms, attribution),
+        gemm=gemm_view(gemms, attribution, alignment),
         host=host_view(profiles, alignment),
         memory_use=use,
         routers=routers(telemetry),

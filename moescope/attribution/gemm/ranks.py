@@ -66,6 +66,20 @@ class Gemms:
     grouped_saving_ns: float
     """What one grouped call per layer, microbatch and weight would save over single experts' calls, summed: the gaps
     between them and the fixed time of all but one."""
+    expert_losses: pl.DataFrame
+    """``rank, start_ns`` (local clock), ``loss_ns`` of every expert's product."""
+
+
+def loss_within(losses: pl.DataFrame, stretches: pl.DataFrame) -> int:
+    """Loss of the products that begin within ``stretches`` of their rank, ns; times of both on one clock.
+
+    ``losses``: ``rank, start_ns, loss_ns``; ``stretches``: ``rank, start_ns, end_ns``, which do not overlap.
+    """
+    if losses.is_empty() or stretches.is_empty():
+        return 0
+    marked = stretches.select("rank", "start_ns", "end_ns").sort("start_ns")
+    at = losses.sort("start_ns").join_asof(marked, on="start_ns", by="rank", check_sortedness=False)
+    return int(at.filter(pl.col("start_ns") < pl.col("end_ns"))["loss_ns"].sum())
 
 
 def gemms(
@@ -112,6 +126,7 @@ def gemms(
         covered_share=min(timed / labelled, 1.0) if labelled else 1.0,
         looped_ns=looped,
         grouped_saving_ns=saving,
+        expert_losses=experts.select("rank", "start_ns", "loss_ns"),
     )
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import polars as pl
 
+from moescope.align import Alignment
 from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution, RankProfile
 from moescope.attribution.gemm.loss import LOSS_PARTS
-from moescope.attribution.gemm.ranks import COSTS, Gemms, gemms
+from moescope.attribution.gemm.ranks import COSTS, Gemms, gemms, loss_within
 from moescope.attribution.gemm.rows import local_rows
 from moescope.telemetry import Telemetry
 from moescope.views.model.gemm import (
@@ -39,7 +40,7 @@ def find_gemms(
     return gemms(profiles, rows, baseline.flops_per_ns, baseline.memory_bytes_per_ns)
 
 
-def gemm_view(found: Gemms | None, attribution: Attribution) -> Gemm | None:
+def gemm_view(found: Gemms | None, attribution: Attribution, alignment: Alignment) -> Gemm | None:
     """The view of ``find_gemms``."""
     if found is None:
         return None
@@ -68,7 +69,20 @@ def gemm_view(found: Gemms | None, attribution: Attribution) -> Gemm | None:
         grouped_saving_ns_per_step=round(found.grouped_saving_ns / count),
         by_expert=tuple(_experts(found, windows)),
         looped_ns_per_step=round(found.looped_ns / count),
+        critical_loss_ns_per_step=_on_critical_path(found, attribution, alignment),
     )
+
+
+def _on_critical_path(found: Gemms, attribution: Attribution, alignment: Alignment) -> int | None:
+    """What the experts' products on the path lose per step; None without a path."""
+    path = attribution.path
+    if path is None:
+        return None
+    common = [
+        mine.with_columns(start_ns=alignment.clock_of(int(rank)).to_common(mine["start_ns"]))
+        for (rank,), mine in found.expert_losses.group_by("rank", maintain_order=True)
+    ]
+    return round(loss_within(pl.concat(common), path.stretches) / attribution.num_steps) if common else 0
 
 
 def _references(found: Gemms) -> Iterator[GemmReference]:

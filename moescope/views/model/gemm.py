@@ -130,3 +130,5 @@ class Gemm:
     """Empty where experts cannot be told apart."""
     looped_ns_per_step: int = 0
     """What those single calls take; one grouped call would take this less the saving."""
+    critical_loss_ns_per_step: int | None = None
+    """What the experts' products on the step's critical path lose; None where no path is known."""

@@ -277,8 +277,10 @@ def _loss_reading(gemm: Gemm) -> str:
         return f"{who} take {duration(time)} per rank and step and run at the reference rate."
     kind = max(LOSSES, key=lambda name: cost.parts_ns_per_step.get(name, 0))
     most = cost.parts_ns_per_step.get(kind, 0)
+    critical = gemm.critical_loss_ns_per_step if gemm.experts.time_ns_per_step else None
+    on_path = "" if critical is None else f" On the step's critical path they lose {duration(critical)} per step."
     why = f"most to {LOSSES[kind]} ({duration(most)})" if most <= loss else f"no more than {LOSSES[kind]} would explain"
     return (
         f"{who} lose {duration(loss)} of {duration(time)} per rank and step ({percent(loss / time)}) against the "
-        f"reference, {why}."
+        f"reference, {why}.{on_path}"
     )
