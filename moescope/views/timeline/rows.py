@@ -60,7 +60,8 @@ class Row:
         The range is ``num_buckets`` buckets of ``2**shift`` ns, beginning with bucket ``first_bucket``.
         """
         low, high = first_bucket << shift, (first_bucket + num_buckets) << shift
-        first = int(np.searchsorted(self.end_ns, low, side="right"))
+        # An empty slice that lies on the border ends there too, and belongs to the range it starts in.
+        first = int(min(np.searchsorted(self.end_ns, low, side="right"), np.searchsorted(self.start_ns, low)))
         last = int(np.searchsorted(self.start_ns, high, side="left"))
         if last - first < CACHE_FROM_SLICES:
             return self._level(first, last, shift, first_bucket)
