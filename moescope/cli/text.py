@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -26,8 +28,14 @@ def console(stream: TextIO | None = None) -> Console:
     """Return a rich console at most 100 columns wide; colour only where the stream is a terminal."""
     from rich.console import Console
 
+    class Piped(Console):
+        """A console whose reader may go away, which the boundary of the commands knows how to end."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
     stream = sys.stdout if stream is None else stream
     terminal = stream.isatty()
     width = shutil.get_terminal_size((MAX_WIDTH, 40)).columns if terminal else MAX_WIDTH
     width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False, force_terminal=terminal)
+    return Piped(file=stream, width=width, highlight=False, emoji=False, markup=False, force_terminal=terminal)

@@ -79,9 +79,13 @@ def test_exit_code_is_what_the_command_returned(returned, exit_code):
     assert guarded(lambda: returned, as_json=False, debug=False) == exit_code
 
 
-def test_reader_that_went_away_is_no_error():
-    script = "import sys; from moescope.cli.boundary import guarded\n"
-    script += "sys.exit(guarded(lambda: print('x' * 1000000), as_json=False, debug=False))"
+PRINTERS = ["print('x' * 1000000)", "click.echo('x' * 1000000)", "console().print('x' * 1000000)"]
+
+
+@pytest.mark.parametrize("printer", PRINTERS)
+def test_reader_that_went_away_is_no_error(printer):
+    script = "import click, sys; from moescope.cli.boundary import guarded; from moescope.cli.text import console\n"
+    script += f"sys.exit(guarded(lambda: {printer}, as_json=False, debug=False))"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
