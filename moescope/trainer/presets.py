@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from moescope.errors import InputUnreadableError, MoescopeError
 from moescope.trainer.config import Config
 from moescope.trainer.settings.rules import ConfigError
+
+SEE_SETTINGS = "docs/train.md lists the settings; config.toml of a finished run holds all of them"
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "tiny": {"moe": {"balance": "aux_global", "balance_coefficient": 0.3}},
@@ -60,7 +63,7 @@ def load_config(
     preset = preset or from_file.pop("preset", "tiny")
     from_file.pop("preset", None)
     if preset not in PRESETS:
-        raise ConfigError("preset", preset, f"must be one of {', '.join(PRESETS)}")
+        raise ConfigError("preset", preset, f"must be one of {', '.join(PRESETS)}", hint="choose it with --preset NAME")
     layers: list[Mapping[str, Any]] = [PRESETS[preset], from_file]
     layers.extend(_parse_setting(text) for text in settings)
     layers.append(sections)
@@ -68,7 +71,7 @@ def load_config(
     for layer in layers:
         for section, values in layer.items():
             if not isinstance(values, Mapping):
-                raise ConfigError(section, values, "must be a section with keys")
+                raise ConfigError(section, values, "must be a section with keys", hint=SEE_SETTINGS)
             merged.setdefault(section, {}).update(values)
     return _build(preset, merged)
 
@@ -94,17 +97,25 @@ def _parse_setting(text: str) -> Mapping[str, Any]:
     return {section: {name: parsed}}
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What was probably meant by a name that is not there."""
+    meant = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {meant[0]}?" if meant else SEE_SETTINGS
+
+
 def _build(preset: str, merged: Mapping[str, Mapping[str, Any]]) -> Config:
     sections = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name != "preset"}
     built: dict[str, Any] = {}
     for section, values in merged.items():
         if section not in sections:
-            raise ConfigError(section, dict(values), f"no such section; there are {', '.join(sections)}")
+            rule = f"no such section; there are {', '.join(sections)}"
+            raise ConfigError(section, dict(values), rule, hint=nearest(section, sections))
         factory: Any = sections[section]
         fields = {f.name: f for f in dataclasses.fields(factory)}
         for key, value in values.items():
             if key not in fields:
-                raise ConfigError(f"{section}.{key}", value, f"no such key; there are {', '.join(fields)}")
+                rule = f"no such key; there are {', '.join(fields)}"
+                raise ConfigError(f"{section}.{key}", value, rule, hint=nearest(key, fields))
         built[section] = factory(**{k: _convert(f"{section}.{k}", fields[k], v) for k, v in values.items()})
     return Config(preset=preset, **built)
 

@@ -81,7 +81,10 @@ def test_a_run_of_two_ranks_leaves_a_run_directory(toml: Path, tmp_path: Path) -
     [
         (["--ranks", "3"], 2, "must be a multiple of parallel.ep_size = 3"),
         (["--set", "moe.top_k=17"], 2, "moe.top_k = 17: must lie between 1 and"),
-        (["--preset", "huge"], 2, "must be one of tiny, small, gpu"),
+        (["--preset", "huge"], 2, "must be one of tiny, small, gpu\n  choose it with --preset NAME"),
+        (["--set", "moe.topk=1"], 2, "did you mean top_k?"),
+        (["--set", "model_.dim=1"], 2, "did you mean model?"),
+        (["--set", "moe.zzz=1"], 2, "docs/train.md lists the settings"),
         (["--set", "parallel.placement_from=absent"], 4, "absent holds no expert counts to place experts by"),
         (["--resume"], 2, "--resume needs --name or --out"),
         (["--data", "absent/*.txt"], 4, "--data absent/*.txt: no file matches"),

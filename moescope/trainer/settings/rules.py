@@ -9,10 +9,14 @@ from moescope.errors import MoescopeError
 
 
 class ConfigError(MoescopeError):
-    """A setting breaks a rule; the message names the key path, its value and the rule."""
+    """A setting breaks a rule; the message names the key path, its value and the rule.
 
-    def __init__(self, key: str, value: Any, rule: str):
-        super().__init__(f"{key} = {value!r}: {rule}", code="config-invalid", hint=f"set it with --set {key}=VALUE")
+    The hint is how a value is given on the command line, unless another one is.
+    """
+
+    def __init__(self, key: str, value: Any, rule: str, *, hint: str = ""):
+        hint = hint or f"set it with --set {key}=VALUE"
+        super().__init__(f"{key} = {value!r}: {rule}", code="config-invalid", hint=hint)
 
 
 def require(holds: bool, key: str, value: Any, rule: str) -> None:
