@@ -1,20 +1,28 @@
 """What the hooks cost: telemetry against a bare loop, a profiled window against a bare profiler, and bytes per step.
 
-    python benchmarks/hooks_overhead.py --pairs 20
+    python benchmarks/hooks_overhead.py --rounds 20
+    python benchmarks/hooks_overhead.py --rounds 200 --microbatches 2    # short steps: more rounds in the same time
 
-Steps with and without take turns in one process on one trainer, so that drift of the machine hits both alike. Wall time
-is what counts; CPU time of the whole process is shown beside it, since it hardly depends on what else the machine does.
+A round is a step with and two without, in changing order, in one process on one trainer, so that drift of the machine
+hits all alike. Shown are the median over the rounds and the interval that holds it in 95 % of resamplings, beside the
+same for the two steps without: the noise. Wall time is what counts; CPU time of the whole process stands beside it.
+
+Steps scatter by some percent, so the time inside the hooks is measured too: wall time of every call on the training
+thread and CPU time of the writer's thread. Steps of fewer microbatches pay what is due once a step more often.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from moescope_hooks import Schedule, observe
 from moescope_hooks.active import set_active
@@ -27,6 +35,9 @@ from moescope.trainer.loop import Trainer
 from moescope.trainer.mesh import single_mesh
 from moescope.trainer.moe import MoE
 from moescope.trainer.presets import load_config
+
+TELEMETRY_LIMIT, WINDOW_LIMIT = 0.01, 0.02
+"""What telemetry may add to a step, and a profiled window to one under a bare profiler."""
 
 Cost = tuple[float, float]
 """Wall seconds and CPU seconds of one step."""
@@ -55,91 +66,135 @@ class Switch:
             layer._routing_hooks.update(hooks if on else {})
 
 
-def report(what: str, bare: list[Cost], observed: list[Cost], limit: float) -> None:
-    """Print medians and the median of the pairs' ratios."""
+def interval(values: Sequence[float], resamples: int = 2_000) -> tuple[float, float, float]:
+    """The median and the bounds within which 95 % of the medians of resampled values lie."""
+    drawn = np.random.default_rng(0).choice(values, (resamples, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(np.median(values)), float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A step without, one with, and another one without."""
+
+    bare: Cost
+    observed: Cost
+    again: Cost
+
+
+ORDERS = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0), (0, 2, 1), (1, 0, 2))
+"""Every order of a round's three steps in turn, so that each comes as often before as after the others."""
+
+
+def rounds_of(count: int, bare: Callable[[], Cost], observed: Callable[[], Cost]) -> list[Round]:
+    """Measure rounds in changing order; the first warms up and does not count."""
+    found = []
+    for number in range(count + 1):
+        costs = dict.fromkeys(range(3), (0.0, 0.0))
+        for place in ORDERS[number % len(ORDERS)]:
+            costs[place] = observed() if place == 1 else bare()
+        found.append(Round(*costs.values()))
+        print(f"round {number} of {count}", end="\r", file=sys.stderr)
+    return found[1:]
+
+
+def report(what: str, rounds: Sequence[Round], limit: float) -> None:
+    """Print the overhead, and beside it what the same comparison says of two steps without: the noise."""
     for i, clock in enumerate(("wall", "CPU")):
-        ratios = [b[i] / a[i] - 1 for a, b in zip(bare, observed, strict=True)]
-        base = statistics.median(a[i] for a in bare) * 1e3
-        spread = statistics.quantiles(ratios, n=4)
+        base = statistics.median(r.bare[i] for r in rounds) * 1e3
+        overhead = interval([2 * r.observed[i] / (r.bare[i] + r.again[i]) - 1 for r in rounds])
+        control = interval([r.again[i] / r.bare[i] - 1 for r in rounds])
         print(
-            f"{what:<22} {clock:>4}  bare {base:8.1f} ms  overhead {statistics.median(ratios):+7.2%}"
-            f"  (quartiles {spread[0]:+.2%} to {spread[2]:+.2%}; limit {limit:.0%})"
+            f"{what:<16} {clock:>4}  bare {base:8.1f} ms  overhead {overhead[0]:+7.2%}"
+            f" ({overhead[1]:+.2%} to {overhead[2]:+.2%}), limit {limit:.0%};"
+            f"  bare against bare {control[0]:+.2%} ({control[1]:+.2%} to {control[2]:+.2%})",
+            flush=True,
         )
 
 
-def telemetry_overhead(trainer: Trainer, pairs: int) -> None:
+class Steps:
+    """The steps to train, one after the other."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.next = trainer, 0
+
+    def train(self, obs: Observation | None) -> None:
+        """Train the next step, observed or not."""
+        losses, norm = self.trainer.train_step(self.next, obs)
+        self.next += 1
+        if obs is not None:
+            obs.step(loss=losses[0], gradient_norm=norm)
+
+
+def telemetry_overhead(trainer: Trainer, rounds: int) -> None:
     """Steps with telemetry against steps without."""
-    bare, observed = [], []
+    steps = Steps(trainer)
     with tempfile.TemporaryDirectory() as out, observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
         switch = Switch(trainer, obs)
 
-        def observed_step(step: int) -> None:
-            losses, norm = trainer.train_step(step, obs)
-            obs.step(loss=losses[0], gradient_norm=norm)
+        def step(*, observed: bool) -> Cost:
+            switch.turn(on=observed)
+            return timed(lambda: steps.train(obs if observed else None))
 
-        for step in range(-2, pairs):
-            switch.turn(on=False)
-            without = timed(lambda step=step: trainer.train_step(2 * step + 4, None))
-            switch.turn(on=True)
-            with_hooks = timed(lambda step=step: observed_step(2 * step + 5))
-            if step >= 0:
-                bare.append(without)
-                observed.append(with_hooks)
-    report("telemetry", bare, observed, 0.01)
+        report(
+            "telemetry", rounds_of(rounds, lambda: step(observed=False), lambda: step(observed=True)), TELEMETRY_LIMIT
+        )
 
 
 def time_inside_hooks(trainer: Trainer, steps: int) -> None:
-    """CPU time spent in the hooks' own methods, on the training thread and on the writer's, against the step's."""
+    """Time spent in the hooks' own methods, on the training thread and on the writer's, against the step's."""
     spent = dict.fromkeys(("training thread", "writer thread"), 0.0)
 
-    def count(owner: object, name: str, thread: str) -> None:
+    def count(owner: object, name: str, thread: str, clock: Callable[[], float]) -> None:
         method = getattr(owner, name)
 
         def call(*args: object, **kwargs: object) -> object:
-            start = time.thread_time()
+            start = clock()
             try:
                 return method(*args, **kwargs)
             finally:
-                spent[thread] += time.thread_time() - start
+                spent[thread] += clock() - start
 
         setattr(owner, name, call)
 
     with tempfile.TemporaryDirectory() as out, observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
         for name in ("_on_routing", "microbatch", "step"):
-            count(obs, name, "training thread")
+            count(obs, name, "training thread", time.perf_counter)
         for name in ("_take", "_flush"):
-            count(obs._writer, name, "writer thread")
+            count(obs._writer, name, "writer thread", time.thread_time)
         for module in trainer.model.modules():
             if isinstance(module, MoE):
-                for key, hook in module._routing_hooks.items():
+                for key in module._routing_hooks:
                     layer, report_to = module.layer, obs._on_routing
                     module._routing_hooks[key] = lambda r, a=layer, m=module, f=report_to: f(a, m, lambda: r)
-                    del hook
-        start = time.process_time()
+        start = time.perf_counter()
         for step in range(steps):
             losses, norm = trainer.train_step(step, obs)
             obs.step(loss=losses[0], gradient_norm=norm)
-        total = time.process_time() - start
+        total = time.perf_counter() - start
     for thread, seconds in spent.items():
-        per_step = f"{seconds / steps * 1e3:.2f} ms of {total / steps * 1e3:.0f} ms CPU per step"
-        print(f"inside the hooks, {thread}: {per_step}, {seconds / total:.2%}")
+        per_step = f"{seconds / steps * 1e3:.2f} ms in a step of {total / steps * 1e3:.0f} ms"
+        print(f"inside the hooks, {thread}: {per_step}, {seconds / total:.2%}", flush=True)
 
 
-def window_overhead(trainer: Trainer, pairs: int) -> None:
+def window_overhead(trainer: Trainer, rounds: int) -> None:
     """Steps inside a profiled window of the hooks against steps inside a bare profiler with the same options."""
-    bare, observed = [], []
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    for pair in range(pairs):
-        with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True):
-            bare.append(timed(lambda: trainer.train_step(0, None)))
+    steps = Steps(trainer)
+
+    def bare() -> Cost:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True
+        ):
+            return timed(lambda: steps.train(None))
+
+    def observed() -> Cost:
         with (
             tempfile.TemporaryDirectory() as out,
-            observe(trainer.model, out=out, profile=Schedule(start=0, steps=1)) as obs,
+            observe(trainer.model, out=out, profile=Schedule(start=0, steps=2)) as obs,
         ):
-            observed.append(timed(lambda obs=obs: trainer.train_step(0, obs)))
-            obs.step()
-        print(f"window {pair + 1} of {pairs}", end="\r", flush=True)
-    report("profiled window", bare, observed, 0.02)
+            return timed(lambda: steps.train(obs))
+
+    report("profiled window", rounds_of(rounds, bare, observed), WINDOW_LIMIT)
 
 
 TOKEN_BYTES = 2 * 7168
@@ -208,8 +263,9 @@ PARTS = ("bytes", "telemetry", "window")
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--microbatches", type=int, help="Microbatches of a step, instead of the preset's.")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", choices=PARTS, action="append", help="Measure this alone; may be repeated.")
@@ -221,13 +277,16 @@ def main() -> None:
     if set(parts) == {"bytes"}:
         return
     torch.set_num_threads(arguments.threads)
-    config = load_config(arguments.preset, train={"steps": 10000})
+    config = load_config(arguments.preset, train={"steps": 100_000})
+    if arguments.microbatches:
+        sequences = arguments.microbatches * config.train.microbatch_sequences
+        config = load_config(arguments.preset, train={"steps": 100_000, "global_batch_sequences": sequences})
     trainer = Trainer(config, single_mesh())
     if "telemetry" in parts:
-        time_inside_hooks(trainer, min(4, arguments.pairs))
-        telemetry_overhead(trainer, arguments.pairs)
+        time_inside_hooks(trainer, min(8, arguments.rounds))
+        telemetry_overhead(trainer, arguments.rounds)
     if "window" in parts:
-        window_overhead(trainer, max(3, arguments.pairs // 2))
+        window_overhead(trainer, arguments.rounds)
 
 
 if __name__ == "__main__":
