@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from moescope.cli.failon import fail_on_option, met_conditions, tell
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
+from moescope.cli.options import Reading, baseline_option, directory_argument, examples, json_option, reading_options
 from moescope.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -58,14 +58,10 @@ def command(
     as_json: bool,
     explain: bool,
     with_: tuple[str, ...],
-    hosts: HostGroups | None,
-    rank_regex: str | None,
-    workers: int | None,
-    cache: bool,
-    baseline: Path | None,
     cross_check: str | None,
     hta_python: str | None,
     fail_on: Sequence[str],
+    **reading: Unpack[Reading],
 ) -> int:
     """Say where the step of a run went, which rank and layer caused it, and what each fix would be worth.
 
@@ -81,19 +77,13 @@ def command(
     from moescope.views.json import plain, to_json
 
     with progress("Analysing") as show:
-        analysis = analyze(
-            path,
-            hosts=hosts,
-            rank_regex=rank_regex,
-            workers=workers,
-            cache=cache,
-            baseline=baseline,
-            progress=show,
-        )
+        analysis = analyze(path, **reading, progress=show)
     checked = None
     if cross_check is not None:
         with progress("Cross-checking") as show:
-            checked = run_hta(open_directory(path, rank_regex=rank_regex, workers=workers), hta_python, show)
+            checked = run_hta(
+                open_directory(path, rank_regex=reading["rank_regex"], workers=reading["workers"]), hta_python, show
+            )
     if as_json:
         more = {} if checked is None else {"cross_check": plain(checked)}
         click.echo(json.dumps(to_json(analysis, with_) | more))

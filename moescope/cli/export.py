@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, directory_argument, examples, json_option, reading_options
+from moescope.cli.options import Reading, baseline_option, directory_argument, examples, json_option, reading_options
 from moescope.cli.text import printable
 from moescope.errors import ExitCode
 from moescope.outputs import EXPORT, check_place, write_manifest
@@ -45,11 +45,7 @@ def command(
     trace: bool,
     force: bool,
     as_json: bool,
-    hosts: HostGroups | None,
-    rank_regex: str | None,
-    workers: int | None,
-    cache: bool,
-    baseline: Path | None,
+    **reading: Unpack[Reading],
 ) -> int:
     """Write one trace of all ranks on the common clock, for Perfetto, and every table of the analysis.
 
@@ -60,18 +56,10 @@ def command(
     from moescope.run import Run
 
     target = out or Path(f"{path.resolve().name or 'moescope'}-export")
-    check = partial(check_place, target, EXPORT, force=force, reads=[path, baseline])
+    check = partial(check_place, target, EXPORT, force=force, reads=[path, reading["baseline"]])
     check()
     with progress("Exporting") as show:
-        run = Run(
-            path,
-            hosts=hosts,
-            rank_regex=rank_regex,
-            workers=workers,
-            cache=cache,
-            baseline=baseline,
-            progress=show,
-        )
+        run = Run(path, **reading, progress=show)
         with whole_folder(target, check) as folder:
             written = [*([write_trace(run, folder, show)] if trace else []), *write_tables(run, folder, tables)]
             sizes = {file: (folder / file).stat().st_size for file in written}

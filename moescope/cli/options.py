@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
@@ -88,6 +88,16 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
 
 
+class Reading(TypedDict):
+    """What :func:`reading_options` and :func:`baseline_option` add: passed on as it is to what analyses a folder."""
+
+    hosts: HostGroups | None
+    rank_regex: str | None
+    workers: int | None
+    cache: bool
+    baseline: Path | None
+
+
 def reading_options(function: F) -> F:
     """Add what every command that reads traces takes: ``hosts``, ``rank_regex``, ``workers`` and ``cache``.
 
@@ -96,7 +106,9 @@ def reading_options(function: F) -> F:
     options = (
         click.option("--hosts", type=HostsType(), help="Ranks that share a host's clock, e.g. 0-3,4-7."),
         *_SOURCE,
-        click.option("--cache/--no-cache", default=True, help="Keep what was read under DIR/.moescope. [default: on]"),
+        click.option(
+            "--cache/--no-cache", default=True, help="Keep the analysis in DIR/.moescope and reuse it. [default: on]"
+        ),
     )
     return _with_options(_with_defaults(function), options)
 

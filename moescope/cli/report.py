@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import click
 
 from moescope.cli.options import (
     FiniteRange,
-    HostGroups,
+    Reading,
     baseline_option,
     directory_argument,
     examples,
@@ -49,11 +50,7 @@ def command(
     redact: bool,
     budget_mb: float,
     as_json: bool,
-    hosts: HostGroups | None,
-    rank_regex: str | None,
-    workers: int | None,
-    cache: bool,
-    baseline: Path | None,
+    **reading: Unpack[Reading],
 ) -> int:
     """Write one HTML file with the verdict, the timeline, the parts of every rank's step, waits, load, memory and more.
 
@@ -71,28 +68,12 @@ def command(
     from moescope.views.timeline import Timeline
 
     target = out or Path(f"{path.resolve().name or 'moescope'}-report.html")
-    check_place(target, REPORT, force=force, reads=[path, baseline])
+    check_place(target, REPORT, force=force, reads=[path, reading["baseline"]])
     with progress("Analysing") as show:
-        analysis = analyze(
-            path,
-            hosts=hosts,
-            rank_regex=rank_regex,
-            workers=workers,
-            cache=cache,
-            baseline=baseline,
-            progress=show,
-        )
+        analysis = analyze(path, **reading, progress=show)
 
     def timeline(shown: Analysis, rename: Callable[[str], str]) -> Timeline:
-        return open_timeline(
-            path,
-            shown,
-            hosts=hosts,
-            rank_regex=rank_regex,
-            workers=workers,
-            baseline=baseline,
-            rename=rename,
-        )
+        return open_timeline(path, shown, **reading, rename=rename)
 
     done = write_report(
         analysis,

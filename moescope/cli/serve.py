@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import click
 
-from moescope.cli.options import HostGroups, baseline_option, examples, reading_options
+from moescope.cli.options import Reading, baseline_option, examples, reading_options
 from moescope.errors import ExitCode, InputUnreadableError
 
 
@@ -34,11 +35,7 @@ def command(
     token: str | None,
     follow_links: bool,
     open_: bool,
-    hosts: HostGroups | None,
-    rank_regex: str | None,
-    workers: int | None,
-    cache: bool,
-    baseline: Path | None,
+    **reading: Unpack[Reading],
 ) -> int:
     """Serve the dashboard for one or more folders on 127.0.0.1 until Ctrl-C.
 
@@ -57,20 +54,10 @@ def command(
     from moescope.views.timeline import Timeline
 
     def analyse(path: Path, show: build.Progress) -> Analysis:
-        return build.analyze(
-            path,
-            hosts=hosts,
-            rank_regex=rank_regex,
-            workers=workers,
-            cache=cache,
-            baseline=baseline,
-            progress=show,
-        )
+        return build.analyze(path, **reading, progress=show)
 
     def open_timeline(path: Path, analysis: Analysis) -> Timeline:
-        return build.open_timeline(
-            path, analysis, hosts=hosts, rank_regex=rank_regex, workers=workers, baseline=baseline
-        )
+        return build.open_timeline(path, analysis, **reading)
 
     def announce(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, paths))} on {address}  (Ctrl-C ends)"))

@@ -86,16 +86,19 @@ def open_timeline(
     hosts: HostGroups | None = None,
     rank_regex: str | None = None,
     workers: int | None = None,
+    cache: bool = True,
     baseline: str | Path | None = None,
     rename: Callable[[str], str] | None = None,
 ) -> Timeline:
     """Open the timeline of an analysed folder; the options are those of :func:`analyze`, which keeps what it needs.
 
-    Where nothing was kept, the folder is analysed once more. ``rename`` changes the names of slices in tiles.
+    Where nothing was kept, or ``cache`` is off, the folder is analysed once more. ``rename`` changes the names of
+    slices in tiles.
     """
     root = Path(path)
     measured = read_baseline(Path(baseline)) if baseline is not None else None
-    strips = load_strips(results.strips_path(results.result_path(root, (hosts, rank_regex, measured))))
+    kept = results.strips_path(results.result_path(root, (hosts, rank_regex, measured)))
+    strips = load_strips(kept) if cache else None
 
     def directory() -> TraceDirectory:
         return open_directory(root, rank_regex=rank_regex, workers=workers)

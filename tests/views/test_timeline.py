@@ -118,6 +118,15 @@ def test_a_timeline_opens_without_what_was_kept(timeline: Timeline, folder: Path
     assert again.tile(-5, 300, 9, [0, 1], []) == timeline.tile(-5, 300, 9, [0, 1], [])
 
 
+def test_without_the_cache_nothing_kept_is_looked_at(
+    folder: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis = analyze(folder)
+    monkeypatch.setattr("moescope.views.build.load_strips", lambda _: pytest.fail("what was kept was read"))
+    again = open_timeline(folder, analysis, cache=False)
+    assert again.tile(-5, 300, 9, [0, 1], []) == timeline.tile(-5, 300, 9, [0, 1], [])
+
+
 def test_slice_tells_everything_recorded(timeline: Timeline) -> None:
     lane = timeline.lanes(0)[1]
     slice_ = timeline.slice((0, lane.key, 0), 0)
