@@ -68,7 +68,7 @@ class _Range:
 
 
 class _Marker(torch.autograd.Function):
-    """The identity, whose backward opens or closes a range."""
+    """The identity of several tensors, whose backward waits for all their gradients and opens or closes a range."""
 
     @staticmethod
     def forward(ctx: Any, on_backward: Callable[[], None], *tensors: Tensor) -> Any:
@@ -84,12 +84,17 @@ class _Marker(torch.autograd.Function):
 
 
 def _mark(on_backward: Callable[[], None], values: Sequence[Any]) -> tuple[Any, ...]:
-    """Pass the tensors of ``values`` that need a gradient through one marker."""
+    """Pass the tensors of ``values`` that need a gradient through one marker; a view with a hook is one for one."""
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
     if not places:
         return tuple(values)
+    tensors = [values[i] for i in places]
     try:
-        marked = _Marker.apply(on_backward, *[values[i] for i in places])  # type: ignore[no-untyped-call]
+        if len(tensors) == 1:
+            marked = (tensors[0].view_as(tensors[0]),)
+            marked[0].register_hook(lambda _: on_backward())
+        else:
+            marked = _Marker.apply(on_backward, *tensors)  # type: ignore[no-untyped-call]
     except Exception as error:  # a tensor that has no views, for one
         if (recorder := active()) is not None:
             recorder.lost("a backward range", error)

@@ -231,15 +231,19 @@ def test_every_window_is_a_file_whose_steps_are_the_loops(tmp_path: Path) -> Non
     assert not any(path.suffix in (".json", ".tmp") for path in (tmp_path / "traces").iterdir())
 
 
-def test_ranges_enclose_a_region_forward_and_backward(tmp_path: Path) -> None:
-    """Exactly the matmuls of a traced region lie in its ranges: one forward, two backward."""
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_ranges_enclose_a_region_forward_and_backward(tmp_path: Path, tensors: int) -> None:
+    """Exactly the matmuls of a traced region lie in its ranges, one forward and two backward for each tensor, although
+    what it takes and gives has other uses, whose backward passes come before and after the region's."""
     weight = torch.randn(8, 8, requires_grad=True)
     model = nn.Linear(8, 8)
     with observe(model, out=tmp_path, profile=Schedule(start=0, steps=1)) as obs:
         obs.microbatch()
-        x = model(torch.randn(4, 8))
-        y = traced("experts", 5, lambda x: x @ weight, x)
-        model(y).sum().backward()
+        taken = [model(torch.randn(4, 8)) for _ in range(tensors)]
+        beside = sum((x @ weight).sum() for x in taken)
+        given = traced("experts", 5, lambda *xs: tuple(x @ weight for x in xs), *taken)
+        loss = sum((model(y) + y @ weight).sum() for y in given)
+        (loss + beside).backward()
         obs.step()
     events = [e for e in read_trace(tmp_path / "traces" / "rank0.json.gz")["traceEvents"] if e.get("ph") == "X"]
     ranges = {e["name"]: e for e in events if parse_range_name(e["name"])}
@@ -249,8 +253,8 @@ def test_ranges_enclose_a_region_forward_and_backward(tmp_path: Path) -> None:
         start, end = outer["ts"], outer["ts"] + outer["dur"]
         return sum(e["name"] == "aten::mm" and start <= e["ts"] < end for e in events)
 
-    assert num_inside(ranges["moescope::L5.mb0.experts"]) == 1
-    assert num_inside(ranges["moescope::L5.mb0.experts.bwd"]) == 2
+    assert num_inside(ranges["moescope::L5.mb0.experts"]) == tensors
+    assert num_inside(ranges["moescope::L5.mb0.experts.bwd"]) == 2 * tensors
 
 
 def test_without_an_observation_regions_run_as_they_are() -> None:
