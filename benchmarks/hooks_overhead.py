@@ -8,7 +8,8 @@ hits all alike. Shown are the median over the rounds and the interval that holds
 same for the two steps without: the noise. Wall time is what counts; CPU time of the whole process stands beside it.
 
 Steps scatter by some percent, so the time inside the hooks is measured too: wall time of every call on the training
-thread and CPU time of the writer's thread. Steps of fewer microbatches pay what is due once a step more often.
+thread, CPU time of the writer's thread, and in a window the ranges times what one costs. Steps of fewer microbatches
+pay what is due once a step more often.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ import torch
 from moescope_hooks import Schedule, observe
 from moescope_hooks.active import set_active
 from moescope_hooks.blocks import Collective
-from moescope_hooks.names import RangeName
+from moescope_hooks.names import RangeName, range_name
 from moescope_hooks.observation import Observation
+from moescope_hooks.ranges import _Range, traced
 from torch import nn
 
 from moescope.trainer.loop import Trainer
@@ -197,6 +199,63 @@ def window_overhead(trainer: Trainer, rounds: int) -> None:
     report("profiled window", rounds_of(rounds, bare, observed), WINDOW_LIMIT)
 
 
+def identity(values: torch.Tensor) -> torch.Tensor:
+    """The cheapest region there is."""
+    return values.view_as(values)
+
+
+def time_of_a_region(calls: int = 100, batches: int = 40) -> float:
+    """Seconds that :func:`traced` adds to a region and its backward pass while a trace is recorded.
+
+    Median over batches, with and without in turn, of the difference.
+    """
+
+    def batch(call: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        values = torch.zeros(8, 8, requires_grad=True)
+        start = time.perf_counter()
+        result = values
+        for _ in range(calls):
+            result = call(result)
+        result.sum().backward()
+        return time.perf_counter() - start
+
+    def marked(values: torch.Tensor) -> torch.Tensor:
+        return traced("experts", 0, identity, values)
+
+    return statistics.median((batch(marked) - batch(identity)) / calls for _ in range(batches))
+
+
+def time_inside_window(trainer: Trainer) -> None:
+    """What the ranges of one step cost while a trace is recorded, against a step under a bare profiler."""
+    options = {"record_shapes": True, "profile_memory": True}
+    bare = []
+    for step in range(3):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options):
+            bare.append(timed(lambda step=step: trainer.train_step(step, None))[0])
+    opened: list[str] = []
+    plain_open = _Range.open
+
+    def counting(self: _Range) -> None:
+        plain_open(self)
+        if self._range is not None:
+            opened.append(range_name(self.name))
+
+    with (
+        tempfile.TemporaryDirectory() as out,
+        observe(trainer.model, out=out, profile=Schedule(start=0, steps=2)) as obs,
+    ):
+        _Range.open = counting
+        trainer.train_step(3, obs)
+        _Range.open = plain_open
+        seconds = time_of_a_region()
+    regions, step_s = len(opened) / 2, statistics.median(bare)
+    print(
+        f"ranges in a window: {regions:.0f} regions with their backward passes, {seconds * 1e6:.0f} us each,"
+        f" {regions * seconds * 1e3:.1f} ms in a step of {step_s * 1e3:.0f} ms, {regions * seconds / step_s:.2%}",
+        flush=True,
+    )
+
+
 TOKEN_BYTES = 2 * 7168
 """What one token sends: a hidden vector in bfloat16, of the width of a current large model."""
 
@@ -286,6 +345,7 @@ def main() -> None:
         time_inside_hooks(trainer, min(8, arguments.rounds))
         telemetry_overhead(trainer, arguments.rounds)
     if "window" in parts:
+        time_inside_window(trainer)
         window_overhead(trainer, arguments.rounds)
 
 
