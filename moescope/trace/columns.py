@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.ma  # else polars imports it when it is given its first array
 import numpy.typing as npt
 import polars as pl
 
@@ -180,6 +181,8 @@ class RawTables:
 
     def _plausible(self, table: pl.DataFrame, limits: dict[str, int]) -> pl.DataFrame:
         """``table`` without the values that are further from 0 than ``limits``; notes them."""
+        if table.is_empty():
+            return table
         checks = {}
         for name, limit in limits.items():
             column = pl.col(name)

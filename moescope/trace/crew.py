@@ -17,8 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
+import moescope
 from moescope.trace.interrupts import check, held
 from moescope.trace.wire import packed, receive, send
 
@@ -29,6 +31,9 @@ _PIPE_BYTES = 1 << 20
 """As much as Linux gives a pipe; a message then costs few turns at the interpreter's lock, not one for each 64 KiB."""
 
 _PATIENCE_S = 0.05
+_HOME = str(Path(moescope.__file__).parents[1])
+"""Where this package lies, which an editable installation finds by other means than ``sys.path``."""
+
 Function = Callable[..., Any]
 
 
@@ -182,11 +187,11 @@ def _start(num_processes: int) -> subprocess.Popen[bytes]:
     threads = max(1, (os.cpu_count() or 1) // num_processes)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": os.pathsep.join([*(path for path in sys.path if path), _HOME]),
         "POLARS_MAX_THREADS": str(threads),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "moescope.trace.worker"],
+        [sys.executable, "-S", "-m", "moescope.trace.worker"],  # the paths are given: no need to look for them again
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,

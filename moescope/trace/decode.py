@@ -200,16 +200,26 @@ def _shorten(words: list[str | None]) -> int:
     return len(long)
 
 
+class _Places(dict[Any, int]):
+    """The place of each different value in the order of their first look-up."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: Any) -> int:
+        place = self[value] = len(self)
+        return place
+
+
 def _pack_words(values: Iterable[Any]) -> Words:
-    table: dict[Any, int] = {}
-    codes = [table.setdefault(value, len(table)) for value in values]
+    table = _Places()
+    codes = list(map(table.__getitem__, values))
     words = [value if value is None or isinstance(value, str) else str(value) for value in table]
     return struct.pack(f"{len(codes)}I", *codes), words
 
 
 def _pack_texts(block: Block, values: list[msgspec.Raw]) -> Words:
-    table: dict[bytes, int] = {}
-    codes = [table.setdefault(bytes(value), len(table)) for value in values]
+    table = _Places()
+    codes = list(map(table.__getitem__, map(bytes, values)))
     words = [None if len(text) > LONGEST_ARGUMENT else _canonical(text) for text in table]
     block.num_long_texts += sum(len(text) > LONGEST_ARGUMENT for text in table)
     return struct.pack(f"{len(codes)}I", *codes), words

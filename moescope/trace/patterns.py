@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,15 @@ class Patterns:
     categories: dict[str, str]
     text: str
     """The source of the rules, part of the store's key."""
+    _kernels: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Kinds found already: the ranks of a run have the same kernels."""
 
     def kernel_kind(self, name: str) -> str:
         """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
-        lower = name.lower()
-        return next((kind for rule, kind in self.kernel_rules if rule.search(lower)), "compute")
+        if name not in self._kernels:
+            lower = name.lower()
+            self._kernels[name] = next((kind for rule, kind in self.kernel_rules if rule.search(lower)), "compute")
+        return self._kernels[name]
 
     def range_kind(self, name: str) -> str | None:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""

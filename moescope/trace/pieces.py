@@ -19,7 +19,7 @@ _LOCAL = threading.local()
 def _scratch(size: int) -> bytearray:
     """Memory of at least ``size`` bytes that is used over and over: fresh memory costs more than filling it."""
     text: bytearray | None = getattr(_LOCAL, "text", None)
-    if text is None or len(text) < size:
+    if text is None or not 0 <= len(text) - size <= size:  # whoever reads it goes through all of it
         text = _LOCAL.text = bytearray(size + _SPARE)
     return text
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
+"""Of which the records still fit in a processor's cache."""
 
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)"\s*:'
 PHASED_EVENT = r'\{\s*"(?:name"\s*:\s*"[^"]*"\s*,\s*")?ph"\s*:'
@@ -182,7 +183,7 @@ class FileSplitter(Splitter):
         """Stretches of whole events, in order."""
         self.num_bytes = self.path.stat().st_size
         with self.path.open("rb", buffering=0) as stream:
-            self._read_head(iter(lambda: stream.read(self.block_bytes), b""))
+            self._read_head(_chunks(stream, min(_WINDOW, self.block_bytes)))
             if not self.found:
                 return
             offset, end = self.list_offset, self.block_bytes
@@ -195,15 +196,18 @@ class FileSplitter(Splitter):
                     end *= 2
                 else:
                     stream.seek(offset)
-                    blocks = iter(lambda: stream.read(self.block_bytes), b"")
+                    blocks = _chunks(stream, self.block_bytes)
                     ends, after, _ = self._shortened(offset, next(blocks), blocks)
                     yield from self._before(offset, ends, after)
                     if after is None:
                         yield from self._finish(offset, ends)
                         return
                     offset, end = after, self.block_bytes
+            if cut := self._cut_before(stream, offset, max(0, self.num_bytes - offset)):
+                yield Piece(offset, cut[0], path=self.path)
+                offset += cut[1]
             stream.seek(offset)
-            yield from self._finish(offset, stream.read())
+            self.rest, self.rest_offset = stream.read(), offset
 
     def _cut_before(self, stream: FileIO, offset: int, end: int) -> tuple[int, int] | None:
         """The last cut within ``end`` bytes from ``offset``, relative to it; looks at the end first."""
@@ -212,3 +216,7 @@ class FileSplitter(Splitter):
             if cut := self._last_cut(stream.read(end - start)):
                 return start + cut[0], start + cut[1]
         return None
+
+
+def _chunks(stream: FileIO, size: int) -> Iterator[bytes]:
+    return iter(lambda: stream.read(size), b"")

@@ -133,7 +133,7 @@ class Entry:
     def save_tables(self, tables: Tables) -> None:
         """Write the tables; the entry becomes valid with :meth:`save_metadata`."""
         for name, frame in zip(_TABLES, (tables.events, tables.comm, tables.memory), strict=True):
-            _write(self.table(name), partial(frame.write_parquet, statistics=False))
+            _write(self.table(name), partial(frame.write_parquet, statistics=False, compression="lz4"))
 
     def save_metadata(self, metadata: dict[str, Any]) -> None:
         """Complete the entry; remove those of earlier states of the same input file, and what a killed reader left."""
