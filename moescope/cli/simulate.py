@@ -38,6 +38,9 @@ EPILOG = """Faults, each as KIND or KIND:KEY=VALUE,KEY=VALUE; --list-faults show
     "--layers", type=click.IntRange(min=2), default=8, show_default=True, help="Decoder layers, the first one dense."
 )
 @click.option("--experts", type=click.IntRange(min=1), default=64, show_default=True, help="Experts of a layer.")
+@click.option(
+    "--pipeline", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages, each a run of ranks."
+)
 @click.option("--overlap", is_flag=True, help="Two microbatches in flight.")
 @click.option("--fault", "faults", multiple=True, metavar="KIND[:KEY=VALUE,...]", help="A fault to put in; repeatable.")
 @click.option("--list-faults", is_flag=True, help="List the faults, their keys and defaults, and stop.")

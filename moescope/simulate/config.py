@@ -98,6 +98,8 @@ class SimConfig:
     """Spread of the experts' popularity in a well balanced run (sigma of its logarithm)."""
     overlap: bool = False
     """Two microbatches in flight: one computes while the other's rows travel."""
+    pipeline: int = 1
+    """Pipeline stages, each of consecutive ranks and consecutive layers."""
     hooks: bool = True
     """Write ``moescope::`` ranges and telemetry, as a run with the hooks does."""
     measured_clock: bool = True
@@ -109,12 +111,11 @@ class SimConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built, naming the field and the rule."""
-        for key in ("ranks", "ranks_per_host", "steps", "microbatches", "tokens"):
+        for key in ("ranks", "ranks_per_host", "steps", "microbatches", "tokens", "pipeline"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be at least 1, got {getattr(self, key)}")
         self._check_sizes()
-        if self.ranks % self.ep:
-            raise ConfigError(f"ep_size {self.ep} must divide ranks {self.ranks}")
+        self._check_stages()
         if self.model.num_experts % self.ep:
             raise ConfigError(
                 f"ep_size {self.ep} must divide the {self.model.num_experts} experts",
@@ -124,6 +125,18 @@ class SimConfig:
             raise ConfigError("num_dense_layers must leave at least one mixture-of-experts layer")
         for fault in self.faults:
             fault.check(self.ranks, self.num_hosts)
+
+    def _check_stages(self) -> None:
+        """Refuse ranks and layers that cannot be shared out among stages and expert groups."""
+        if self.ranks % self.pipeline:
+            raise ConfigError(f"pipeline {self.pipeline} must divide ranks {self.ranks}")
+        if self.stage_ranks % self.ep:
+            where = f"the {self.stage_ranks} ranks of a stage" if self.pipeline > 1 else f"ranks {self.ranks}"
+            raise ConfigError(f"ep_size {self.ep} must divide {where}")
+        if self.pipeline > self.model.num_layers:
+            raise ConfigError(f"pipeline {self.pipeline} needs at least as many layers, got {self.model.num_layers}")
+        if self.pipeline > 1 and self.overlap:
+            raise ConfigError("overlap and pipeline cannot be simulated together")
 
     def _check_sizes(self) -> None:
         """Refuse what would fill the memory or run for days, before anything is allocated."""
@@ -144,7 +157,28 @@ class SimConfig:
     @property
     def ep(self) -> int:
         """Ranks in one expert-parallel group."""
-        return self.ep_size if self.ep_size is not None else min(self.ranks, 16)
+        return self.ep_size if self.ep_size is not None else min(self.stage_ranks, 16)
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.ranks // self.pipeline
+
+    def stage_of(self, rank: int) -> int:
+        """The pipeline stage of a rank: stages are runs of consecutive ranks."""
+        return rank // self.stage_ranks
+
+    def layers_of(self, stage: int | None) -> range:
+        """The layers of a stage, earlier stages taking one more where they don't divide evenly; None: all."""
+        if stage is None:
+            return range(self.model.num_layers)
+        share, more = divmod(self.model.num_layers, self.pipeline)
+        first = stage * share + min(stage, more)
+        return range(first, first + share + (stage < more))
+
+    def stage_of_layer(self, layer: int) -> int:
+        """The stage that holds a layer."""
+        return next(stage for stage in range(self.pipeline) if layer in self.layers_of(stage))
 
     @property
     def num_experts(self) -> int:
@@ -189,6 +223,7 @@ def _options(config: SimConfig) -> dict[str, object]:
         "layers": config.model.num_layers,
         "experts": config.model.num_experts,
         "overlap": config.overlap,
+        "pipeline": config.pipeline,
         "seed": config.seed,
         "no-hooks": not config.hooks,
     }

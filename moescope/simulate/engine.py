@@ -1,7 +1,7 @@
 """Runs a program on all ranks at once: CPU threads, launch queues, streams, collectives.
 
-The programs of the ranks are the same, so the events are simulated in program order with vectors over
-[scenarios, ranks] as state: when each CPU thread is free, when each stream is. Only collectives couple ranks.
+The programs of the ranks (of a pipeline stage) are the same, so the events are simulated in program order with vectors
+over [scenarios, ranks] as state: when each CPU thread is free, when each stream is. Only communication couples ranks.
 Times are nanoseconds of true time since the start of the run.
 """
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from moescope.simulate.config import SimConfig
 from moescope.simulate.fabric import Fabric
 from moescope.simulate.groups import groups_of
-from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Program, Reduce
+from moescope.simulate.messages import Messages
+from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Program, Reduce, Transfer
 from moescope.simulate.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +31,7 @@ _GAP_NS = 2_500.0
 """Python between two operations."""
 _HOST_NOISE = 0.12
 """Spread of CPU times (sigma of their logarithm)."""
-_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, Copy: 14_000.0, Join: 3_000.0}
+_CPU_NS = {Kernel: 8_000.0, Exchange: 42_000.0, Reduce: 42_000.0, Transfer: 36_000.0, Copy: 14_000.0, Join: 3_000.0}
 _LAUNCH_SHARE = 0.4
 """How far into an operation the launch is."""
 _LAUNCH_LATENCY_NS = 4_600.0
@@ -42,7 +43,7 @@ _SYNC_NS = 2_500.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """When one operation ran in the run itself (scenario 0), [ranks]."""
+    """When one operation ran in the run itself (scenario 0), [ranks]; entries of other stages' ranks mean nothing."""
 
     op: Op
     step: int
@@ -93,7 +94,9 @@ class Engine:
         self.run = Run()
         self._cpu, self._compute = np.zeros(shape), np.zeros(shape)
         self._comm = {kind: np.zeros(shape) for kind in self.groups}
-        self._queue: list[FloatArray] = []
+        self._queues: list[list[FloatArray]] = [[] for _ in range(config.pipeline)]
+        self._stage = np.arange(config.ranks) // config.stage_ranks
+        self._messages = Messages(config, self.fabric)
         self._pending: dict[int, FloatArray] = {}
 
     def execute(self, program: Program, step: int) -> None:
@@ -107,8 +110,11 @@ class Engine:
         self.run.step_starts.append(self._cpu.copy())
         for index, op in zip(np.cumsum(own) - 1, program.ops, strict=True):
             late = 0.0 if extra is None else extra[index]
-            self._issue(op, step, _Draws(host[index], late, speed[index]), rng)
-        self._queue = self._queue[-_QUEUE:]
+            if op.stage is None:
+                self._issue(op, step, _Draws(host[index], late, speed[index]), rng)
+            else:
+                self._issue_in_stage(op, step, _Draws(host[index], late, speed[index]), rng)
+        self._queues = [queue[-_QUEUE:] for queue in self._queues]
 
     def finish(self) -> Run:
         """Close the last step."""
@@ -126,6 +132,14 @@ class Engine:
                 total = here if total is None else total + here
         return total
 
+    def _issue_in_stage(self, op: Op, step: int, draws: _Draws, rng: np.random.Generator) -> None:
+        """The same for the ranks of one stage; the others' threads and streams stay as they were."""
+        cpu, compute, comm = self._cpu, self._compute, self._comm.copy()
+        self._issue(op, step, draws, rng)
+        mine = self._stage == op.stage
+        self._cpu, self._compute = np.where(mine, self._cpu, cpu), np.where(mine, self._compute, compute)
+        self._comm = {kind: np.where(mine, free, comm[kind]) for kind, free in self._comm.items()}
+
     def _issue(self, op: Op, step: int, draws: _Draws, rng: np.random.Generator) -> None:
         if isinstance(op, HostWork):
             cpu_start, cpu_time = self._host_work(op, draws)
@@ -133,17 +147,23 @@ class Engine:
             cpu_start, cpu_time = self._cpu + _GAP_NS * draws.host, _CPU_NS[type(op)] * draws.host + draws.late
         launch = cpu_start + _LAUNCH_SHARE * cpu_time
         device = not isinstance(op, HostWork | Join)
-        if device and len(self._queue) >= _QUEUE:
-            launch = np.maximum(launch, self._queue[-_QUEUE])
+        queues = self._queues if op.stage is None else [self._queues[op.stage]]
+        for queue in queues:
+            if device and len(queue) >= _QUEUE:
+                launch = np.maximum(launch, queue[-_QUEUE])
         cpu_end = launch + (1 - _LAUNCH_SHARE) * cpu_time
         start, end, together = self._on_device(op, launch, draws.speed, rng)
         if device:
-            self._queue.append(start)
+            for queue in queues:
+                queue.append(start)
         if isinstance(op, Copy) and op.to_host:
             cpu_end = np.maximum(cpu_end, end + _SYNC_NS * draws.host)
         self._cpu = cpu_end
         cpu = _integers(cpu_start), _integers(cpu_end), _integers(launch)
-        self.run.records.append(Record(op, step, *cpu, _integers(start), _integers(end), together))
+        record = Record(op, step, *cpu, _integers(start), _integers(end), together)
+        self.run.records.append(record)
+        if isinstance(op, Transfer):
+            self._messages.launch(record, op, start, rng)
 
     def _host_work(self, op: HostWork, draws: _Draws) -> tuple[FloatArray, FloatArray]:
         """Start and length; one with runtime calls waits until the device is idle."""
@@ -181,9 +201,15 @@ class Engine:
                 end, together = self.fabric.reduce(op, start, rng)
                 self._leave(op.group, end, blocking=True)
                 return start, end, together
+            case Transfer():
+                ready = np.rint(np.maximum(arrive, self._compute + _STREAM_GAP_NS))
+                return ready, ready, np.zeros(self.config.ranks)
             case Join():
-                self._compute = np.maximum(self._compute, self._pending.pop(id(op.exchange)))
+                self._compute = np.maximum(self._compute, self._end_of(op.exchange))
         return launch, launch, None
+
+    def _end_of(self, op: Exchange | Transfer) -> FloatArray:
+        return self._messages.end(op) if isinstance(op, Transfer) else self._pending.pop(id(op))
 
     def _compute_scale(self, start: FloatArray) -> FloatArray | float:
         scale: FloatArray | None = None

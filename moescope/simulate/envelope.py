@@ -7,7 +7,7 @@ import json
 from moescope.simulate.config import SimConfig
 from moescope.simulate.events import BASE_NS, EventLog, Interval, micro
 from moescope.simulate.groups import DESCRIPTIONS, Groups
-from moescope.simulate.kineto import COMM_STREAMS, COMPUTE_STREAM
+from moescope.simulate.kineto import COMM_STREAMS, COMPUTE_STREAM, MESSAGE_STREAMS
 
 
 def trace_file(config: SimConfig, groups: dict[str, Groups], rank: int, log: EventLog, active: Interval) -> str:
@@ -19,7 +19,8 @@ def trace_file(config: SimConfig, groups: dict[str, Groups], rank: int, log: Eve
         labels.label("process_labels", first, pid, 0, f'"labels": "{label}"')
     for tid, name in ((log.thread(False), "python"), (log.thread(True), "pt_autograd_0")):
         labels.label("thread_name", first, log.pid, tid, f'"name": "thread {tid} ({name})"')
-    for stream in (COMPUTE_STREAM, *(COMM_STREAMS[kind] for kind in groups)):
+    streams = [COMPUTE_STREAM, *(COMM_STREAMS[kind] for kind in groups if kind in COMM_STREAMS)]
+    for stream in (*streams, *(MESSAGE_STREAMS if "pp" in groups else ())):
         labels.label("thread_name", first, log.device, stream, f'"name": "stream {stream} "')
     head = json.dumps(_metadata(config, groups, rank), indent=2)[:-2]
     body = ",\n".join((*labels.events, *log.events, *_profiler_span(first, last)))

@@ -90,5 +90,19 @@ class Fabric:
         spread = np.ones(n)
         return groups.scatter(ends[..., None] * spread) + jitter, groups.scatter(lasts[-1][:, None] * spread) + jitter
 
+    def message(
+        self, num_bytes: int, peers: tuple[NDArray[np.int64], NDArray[np.int64]], rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray]:
+        """A message between each pair of ``peers`` at the slower port's rate.
+
+        Returns how long each takes, [scenarios + 1, pairs], and how much later every rank leaves, [ranks].
+        """
+        network = self.config.network
+        crosses = self._hosts[peers[0]] != self._hosts[peers[1]]
+        intra, inter = (np.minimum(ports[:, peers[0]], ports[:, peers[1]]) for ports in (self._intra, self._inter))
+        latency = np.where(crosses, network.inter_latency_ns, network.intra_latency_ns)
+        noise = 1 + network.noise * rng.standard_normal(len(peers[0]))
+        return latency + num_bytes * noise / np.where(crosses, inter, intra), self._exit_jitter(rng)
+
     def _exit_jitter(self, rng: np.random.Generator) -> FloatArray:
         return self.config.network.exit_jitter_ns * np.abs(rng.standard_normal(self.config.ranks))

@@ -12,7 +12,7 @@ from moescope.simulate.config import SimConfig
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-DESCRIPTIONS = {"world": "default_pg", "ep": "ep", "edp": "edp"}
+DESCRIPTIONS = {"world": "default_pg", "ep": "ep", "edp": "edp", "dp": "dp", "pp": "pp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Groups:
     """All process groups of one kind, which together hold every rank once."""
 
     kind: str
-    """``world``, ``ep`` (one set of experts) or ``edp`` (ranks that hold the same experts)."""
+    """``world``, ``ep`` (one set of experts), ``edp`` (ranks that hold the same experts), and with a pipeline ``dp``
+    (a stage) or ``pp`` (one rank of each stage)."""
     members: IntArray
     """[groups, size] ranks."""
     first_name: int
@@ -46,10 +47,20 @@ class Groups:
 
 
 def groups_of(config: SimConfig) -> dict[str, Groups]:
-    """The world; expert-parallel groups of consecutive ranks; where there are several, the groups across them."""
+    """The world; expert-parallel groups of consecutive ranks; where a stage has several, the groups across them.
+
+    With a pipeline also its stages, and the groups of one rank of each stage.
+    """
     ranks = np.arange(config.ranks)
+    stages = ranks.reshape(config.pipeline, -1)
     ep = ranks.reshape(-1, config.ep)
-    found = {"world": Groups("world", ranks[None], 0), "ep": Groups("ep", ep, 1)}
-    if len(ep) > 1:
-        found["edp"] = Groups("edp", ep.T.copy(), 1 + len(ep))
+    members = {"world": ranks[None], "ep": ep}
+    if stages.shape[1] > config.ep:
+        across = stages.reshape(config.pipeline, -1, config.ep).swapaxes(1, 2)
+        members["edp"] = across.reshape(-1, across.shape[-1])
+    if config.pipeline > 1:
+        members |= {"dp": stages, "pp": stages.T.copy()}
+    found: dict[str, Groups] = {}
+    for kind, of_kind in members.items():
+        found[kind] = Groups(kind, of_kind, sum(len(groups.members) for groups in found.values()))
     return found

@@ -16,12 +16,14 @@ from moescope.simulate import kernelnames as names
 from moescope.simulate.engine import Record
 from moescope.simulate.events import EventLog, Interval, cut_list
 from moescope.simulate.groups import DESCRIPTIONS, Groups
-from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Reduce, Shape
+from moescope.simulate.program import Communication, Copy, Exchange, HostWork, Join, Kernel, Op, Reduce, Shape, Transfer
 
 IntArray = NDArray[np.int64]
 
 COMPUTE_STREAM = 7
-COMM_STREAMS = {"world": 20, "ep": 24, "edp": 28}
+COMM_STREAMS = {"world": 20, "ep": 24, "edp": 28, "dp": 32}
+MESSAGE_STREAMS = (36, 40)
+"""Messages exchanged with the stage before, with the stage after."""
 FIRST_SEQUENCE = 1_000
 """Collectives that each group has behind it when the profiler starts."""
 
@@ -59,13 +61,17 @@ class Times:
         return self.start, self.end
 
 
-def collective_name(op: Exchange | Reduce) -> str:
-    """The name that torch records for a collective."""
+def collective_name(op: Communication) -> str:
+    """The name that torch records for a collective or a side of a message."""
+    if isinstance(op, Transfer):
+        return "send" if op.sends else "recv"
     return "all_to_allv" if isinstance(op, Exchange) else op.collective
 
 
-def group_kind(op: Exchange | Reduce) -> str:
-    """The kind of process group that a collective runs in."""
+def group_kind(op: Communication) -> str:
+    """The kind of process group that a collective or a message runs in."""
+    if isinstance(op, Transfer):
+        return "pp"
     return "ep" if isinstance(op, Exchange) else op.group
 
 
@@ -80,13 +86,13 @@ class RankTrace:
     """Operations whose device events the profiler lost."""
     late: int = 0
     """Operations before the profiler began to record."""
-    sequence: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COMM_STREAMS, FIRST_SEQUENCE))
+    sequence: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*COMM_STREAMS, "pp"), FIRST_SEQUENCE))
 
     def write(self, records: Sequence[Record], local: IntArray, first: int) -> None:
         """Append all events of ``records``; ``local`` is [operations, 5], ``first`` the index of the first one."""
         for index, (record, row) in enumerate(zip(records, local.tolist(), strict=True), first):
             op, times = record.op, Times(*row)
-            if isinstance(op, Exchange | Reduce):
+            if isinstance(op, Communication):
                 meta = self._meta(op)
                 if index >= self.late:
                     self._collective(op, times, meta, lost=index in self.lost)
@@ -128,11 +134,13 @@ class RankTrace:
             self.log.call(call, op.autograd, (begin, end), external)
             begin = end
 
-    def _collective(self, op: Exchange | Reduce, times: Times, meta: str, *, lost: bool) -> None:
-        log, stream = self.log, COMM_STREAMS[group_kind(op)]
+    def _collective(self, op: Communication, times: Times, meta: str, *, lost: bool) -> None:
+        log, stream = self.log, comm_stream(op)
         log.cpu(op.name, op.autograd, times.cpu)
         inner = times.cpu_start + (times.launch - times.cpu_start) // 3
         annotation = f"nccl:{collective_name(op)}"
+        if isinstance(op, Transfer):
+            annotation += f" {op.stage}{'->' if op.sends else '<-'}{op.peer}"
         marked = log.cpu(annotation, op.autograd, (inner, times.cpu_end - 400), category="user_annotation")
         external = log.cpu("record_param_comms", op.autograd, (inner + 200, times.cpu_end - 500), meta)
         for call, before in _EVENT_CALLS:
@@ -145,7 +153,7 @@ class RankTrace:
             log.flow(op.autograd, times.launch, stream, times.start)
             self._device_range(annotation, stream, times.device, marked)
 
-    def _meta(self, op: Exchange | Reduce) -> str:
+    def _meta(self, op: Communication) -> str:
         """The communication arguments: the inside of a JSON object."""
         kind = group_kind(op)
         groups = self.groups[kind]
@@ -156,7 +164,11 @@ class RankTrace:
             out, into = op.sent[0, index, member].tolist(), op.sent[0, index, :, member].tolist()
             dtype, elements = "BFloat16", (sum(out) * op.row_elements, sum(into) * op.row_elements)
         else:
-            out, into, dtype, elements = [], [], op.dtype, (op.elements, op.elements)
+            dtype = "BFloat16" if isinstance(op, Transfer) else op.dtype
+            out, into, elements = [], [], (op.elements, op.elements)
+        peer = ""
+        if isinstance(op, Transfer):
+            peer = f'"{"Dst" if op.sends else "Src"} Rank": {members[op.peer]}, '
         sequence = self.sequence[kind]
         self.sequence[kind] += 1
         return (
@@ -164,7 +176,7 @@ class RankTrace:
             f'"Out msg nelems": {elements[1]}, "Group size": {len(members)}, "dtype": "{dtype}",\n      '
             f'"In split size": "{cut_list(out)}", "Out split size": "{cut_list(into)}",\n      '
             f'"Process Group Name": "{groups.name(index)}", "Process Group Description": "{DESCRIPTIONS[kind]}", '
-            f'"Process Group Ranks": "{cut_list(members)}", "Seq": {sequence}'
+            f'"Process Group Ranks": "{cut_list(members)}", {peer}"Seq": {sequence}'
         )
 
     def _shapes(self, op: Kernel) -> str:
@@ -209,7 +221,7 @@ def shapes(dims: tuple[Shape, ...], types: tuple[str, ...], rows: int) -> str:
     )
 
 
-def _kernel(op: Exchange | Reduce) -> str:
+def _kernel(op: Communication) -> str:
     if isinstance(op, Reduce) and op.collective == "allreduce":
         return names.ALL_REDUCE[op.dtype]
     return names.SEND_RECV
@@ -230,4 +242,11 @@ def stream_of(op: Op) -> int | None:
     """The stream of an operation's device event, None without one."""
     if isinstance(op, HostWork | Join):
         return None
-    return COMM_STREAMS[group_kind(op)] if isinstance(op, Exchange | Reduce) else COMPUTE_STREAM
+    return comm_stream(op) if isinstance(op, Communication) else COMPUTE_STREAM
+
+
+def comm_stream(op: Communication) -> int:
+    """The stream of a collective, or of the messages between two ranks."""
+    if isinstance(op, Transfer):
+        return MESSAGE_STREAMS[op.boundary == op.stage]
+    return COMM_STREAMS[group_kind(op)]

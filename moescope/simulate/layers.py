@@ -84,6 +84,10 @@ class Microbatch:
         """Dispatch sends rows to the experts, combine sends them back; gradients go the other way round."""
         to_experts = (phase == "dispatch") != backward
         sent = np.stack([r.sent if to_experts else r.sent.swapaxes(1, 2) for r in self.routing[layer]])
+        if self.config.pipeline > 1:
+            groups = sent.shape[1]
+            stage = np.arange(groups) // (groups // self.config.pipeline)
+            sent[:, stage != self.config.stage_of_layer(layer)] = 0
         hidden = self.config.model.hidden
         return Exchange(
             name="c10d::alltoall_base_", span=self.span(phase, layer, backward=backward), autograd=backward, sent=sent,

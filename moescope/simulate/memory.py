@@ -14,7 +14,7 @@ from moescope.simulate.config import SimConfig
 from moescope.simulate.engine import Record
 from moescope.simulate.faults import NearFullMemory
 from moescope.simulate.groups import Groups
-from moescope.simulate.program import Exchange, Kernel, Op
+from moescope.simulate.program import Exchange, Kernel, Op, Transfer
 from moescope.simulate.step import dense_parameters, expert_parameters
 
 _ROUND_BYTES = 2 << 20
@@ -80,7 +80,7 @@ class RankMemory:
 
 def rank_memory(config: SimConfig, groups: dict[str, Groups], records: Sequence[Record], rank: int) -> RankMemory:
     """Replay the allocations of ``rank``; the run is warm, so that the allocator no longer grows."""
-    static = state_bytes(config)
+    static = state_bytes(config, rank)
     allocator = _Allocator(static)
     kept: dict[Place, list[Block]] = {}
     reached: dict[int | None, Place] = {}
@@ -94,11 +94,19 @@ def rank_memory(config: SimConfig, groups: dict[str, Groups], records: Sequence[
             allocator.give(index, brief.popleft())
         num_bytes = output_bytes(op, groups, rank)
         if num_bytes:
-            stays = isinstance(op, Kernel | Exchange) and op.kept and op.span is not None
-            home = kept.setdefault((op.span.microbatch, op.span.layer), []) if stays and op.span else brief
+            needed = _kept_until(op)
+            home = brief if needed is None else kept.setdefault(needed, [])
             home.append(allocator.take(index, num_bytes))
     peak = max((e.allocated for e in allocator.events), default=static)
     return _filled(config, rank, RankMemory(allocator.events, static + allocator.top - _FIRST_ADDRESS, peak))
+
+
+def _kept_until(op: Op) -> Place | None:
+    """The microbatch and layer whose backward pass still needs what an operation allocates."""
+    if isinstance(op, Transfer):
+        return None if op.gradient else (op.microbatch, op.layer)
+    stays = isinstance(op, Kernel | Exchange) and op.kept and op.span is not None
+    return (op.span.microbatch, op.span.layer) if stays and op.span else None
 
 
 def _passed(op: Op, reached: dict[int | None, Place]) -> list[Place]:
@@ -130,6 +138,8 @@ def output_bytes(op: Op, groups: dict[str, Groups], rank: int) -> int:
         index = groups["ep"].of(rank)
         member = groups["ep"].members[index].tolist().index(rank)
         return int(op.sent[0, index, :, member].sum()) * op.row_bytes
+    if isinstance(op, Transfer):
+        return 0 if op.sends else op.num_bytes
     if isinstance(op, Kernel) and op.output is not None:
         rows, width = op.output
         if rows == "R":
@@ -138,7 +148,13 @@ def output_bytes(op: Op, groups: dict[str, Groups], rank: int) -> int:
     return 0
 
 
-def state_bytes(config: SimConfig) -> int:
-    """Parameters and gradients in bfloat16, optimizer state in float32 spread over the ranks."""
-    parameters = dense_parameters(config) + expert_parameters(config)
-    return 4 * parameters + 12 * parameters // config.ranks
+def parameters_of(config: SimConfig, rank: int) -> int:
+    """Parameters that a rank holds: those of its pipeline stage."""
+    stage = config.stage_of(rank) if config.pipeline > 1 else None
+    return dense_parameters(config, stage) + expert_parameters(config, stage)
+
+
+def state_bytes(config: SimConfig, rank: int) -> int:
+    """Parameters and gradients in bfloat16, optimizer state in float32 spread over the ranks (of a stage)."""
+    parameters = parameters_of(config, rank)
+    return 4 * parameters + 12 * parameters // config.stage_ranks

@@ -1,7 +1,7 @@
 """The program of one training step: what every rank's threads launch, in order.
 
-All ranks run the same program; what differs between them (rows received, faults) sits in the arrays of the
-operations. Arrays are [scenarios, ranks]: the run itself and its counterfactuals are simulated side by side.
+All ranks of a pipeline stage run the same program; what differs between them (rows received, faults) sits in the arrays
+of the operations. Arrays are [scenarios, ranks]: the run itself and its counterfactuals are simulated side by side.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Op:
     span: RangeName | None = None
     autograd: bool = False
     """Issued by the autograd thread."""
+    stage: int | None = None
+    """The pipeline stage whose ranks issue it; None: all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +62,39 @@ class Exchange(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join(Op):
-    """The compute stream waits for an exchange launched earlier."""
+class Transfer(Op):
+    """One side of a message from every rank of a stage to its peer in a neighbouring stage.
 
-    exchange: Exchange
+    Both sides are launched in the same order in each pair of ranks, on the pair's own communication stream.
+    """
+
+    sends: bool
+    """Whether ``stage`` sends; else it receives."""
+    boundary: int
+    """The message crosses from this stage to the next; gradients come back."""
+    microbatch: int
+    gradient: bool
+    elements: int
+    num_bytes: int
+    layer: int
+    """The first layer of the receiving stage, whose input an activation is."""
+
+    @property
+    def key(self) -> tuple[int, int, bool]:
+        """What its two sides have in common within a step."""
+        return self.boundary, self.microbatch, self.gradient
+
+    @property
+    def peer(self) -> int:
+        """The stage at the other side."""
+        return self.boundary + (self.stage == self.boundary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Op):
+    """The compute stream waits for an exchange or a transfer launched earlier."""
+
+    exchange: Exchange | Transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +104,7 @@ class Reduce(Op):
     collective: str
     """``allreduce`` or ``all_to_all``."""
     group: str
-    """``world``, ``ep`` or ``edp``."""
+    """``world``, ``ep``, ``edp`` or ``dp``."""
     elements: int
     dtype: str
     item_bytes: int
@@ -97,6 +128,10 @@ class HostWork(Op):
     """Runtime calls that fill the time, after the device has gone idle."""
     inserted: bool = False
     """Not of the program: without its duration, everything else is as if it were not there."""
+
+
+Communication = Exchange | Reduce | Transfer
+"""What runs on a communication stream."""
 
 
 @dataclass(slots=True)

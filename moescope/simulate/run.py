@@ -17,7 +17,7 @@ from moescope.simulate.events import BASE_NS, EventLog
 from moescope.simulate.faults import LostEvents, MissingRanks
 from moescope.simulate.kineto import RankTrace
 from moescope.simulate.memory import RankMemory
-from moescope.simulate.program import Exchange, Reduce
+from moescope.simulate.program import Communication
 from moescope.simulate.simulation import Progress, Simulation, run_simulation
 from moescope.simulate.telemetry import run_info, write_telemetry
 from moescope.simulate.truth import collectives, truth_of
@@ -58,7 +58,7 @@ def simulate(config: SimConfig, out: str | os.PathLike[str], progress: Progress 
 def trace_text(simulation: Simulation, rank: int) -> str:
     """One rank's trace file."""
     config, run, groups = simulation.config, simulation.run, simulation.groups
-    records, host = run.records, config.host_of(rank)
+    records, host = simulation.records_of(rank), config.host_of(rank)
     log = EventLog(pid=2_000 + 31 * rank, device=rank % config.ranks_per_host, num_sms=config.device.num_sms)
     late, lost = _losses(config, records, rank)
     trace = RankTrace(rank, groups, log, lost, late)
@@ -93,7 +93,7 @@ def _write_memory(log: EventLog, memory: RankMemory, records: list[Record], loca
 
 def _losses(config: SimConfig, records: list[Record], rank: int) -> tuple[int, frozenset[int]]:
     """How many operations came before the profiler began, and the operations whose device events it lost."""
-    comm = [i for i, r in enumerate(records) if isinstance(r.op, Exchange | Reduce)]
+    comm = [i for i, r in enumerate(records) if isinstance(r.op, Communication)]
     late, lost = 0, frozenset[int]()
     for index, fault in enumerate(config.faults):
         if isinstance(fault, LostEvents) and fault.rank in {rank, -1}:

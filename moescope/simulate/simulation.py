@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moescope.simulate.clocks import HostClocks, host_clocks
 from moescope.simulate.config import SimConfig
-from moescope.simulate.engine import Engine, Run
+from moescope.simulate.engine import Engine, Record, Run
 from moescope.simulate.groups import Groups
 from moescope.simulate.layers import Microbatch
 from moescope.simulate.memory import RankMemory, rank_memory
@@ -29,6 +29,15 @@ class Simulation:
     clocks: HostClocks
     memory: list[RankMemory]
 
+    def records_of(self, rank: int) -> list[Record]:
+        """What a rank did itself: all records but those of other pipeline stages."""
+        return records_of(self.config, self.run, rank)
+
+
+def records_of(config: SimConfig, run: Run, rank: int) -> list[Record]:
+    """A rank's own records."""
+    return [record for record in run.records if record.op.stage in {None, config.stage_of(rank)}]
+
 
 def run_simulation(config: SimConfig, progress: Progress | None = None) -> Simulation:
     """Simulate ``config``; ``progress`` is told (done, total, label)."""
@@ -42,5 +51,5 @@ def run_simulation(config: SimConfig, progress: Progress | None = None) -> Simul
         engine.execute(program, config.first_step + index)
         steps.append(microbatches)
     run = engine.finish()
-    memory = [rank_memory(config, engine.groups, run.records, rank) for rank in range(config.ranks)]
+    memory = [rank_memory(config, engine.groups, records_of(config, run, rank), rank) for rank in range(config.ranks)]
     return Simulation(config, scenarios, engine.groups, run, steps, host_clocks(config), memory)

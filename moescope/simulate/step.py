@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -13,6 +13,7 @@ from moescope.simulate import cost, layers
 from moescope.simulate import kernelnames as names
 from moescope.simulate.config import SimConfig
 from moescope.simulate.layers import Microbatch
+from moescope.simulate.pipeline import merge, one_forward_one_backward
 from moescope.simulate.program import Copy, Exchange, HostWork, Join, Kernel, Op, Program, Reduce
 from moescope.simulate.scenario import Scenario
 from moescope.simulate.stalls import Stall
@@ -30,10 +31,31 @@ def build_step(config: SimConfig, scenarios: Sequence[Scenario], step: int) -> t
         HostWork(name=NEXT_BATCH, duration_ns=_NEXT_BATCH_NS),
         Copy(name="aten::copy_", num_bytes=8 * config.tokens * config.microbatches, to_host=False),
     ]
-    passes = [op for pair in _in_flight(microbatches, 2 if config.overlap else 1) for op in _passes(pair)]
-    program = Program([*loading, *passes, *_reduce(config), *_optimize(config)])
+    norm = _all_reduce(RangeName("optimizer"), "world", 1, "Float", 4)
+    if config.pipeline > 1:
+        parts = [_of_stage(config, microbatches, stage) for stage in range(config.pipeline)]
+        program = Program([*loading, *merge([part[0] for part in parts]), norm, *merge([part[1] for part in parts])])
+    else:
+        passes = [op for pair in _in_flight(microbatches, 2 if config.overlap else 1) for op in _passes(pair)]
+        program = Program([*loading, *passes, *_reduce(config), _norm(config), norm, *_optimize(config)])
     _put_stalls(program, config, scenarios, step)
     return program, microbatches
+
+
+def _of_stage(config: SimConfig, microbatches: Sequence[Microbatch], stage: int) -> tuple[list[Op], list[Op]]:
+    """What a stage does before and after the gradients' norm."""
+    passes = one_forward_one_backward(
+        config,
+        stage,
+        forward=lambda index: _placed(_forward(microbatches[index], stage), stage),
+        backward=lambda index: _placed(_backward(microbatches[index], stage), stage),
+    )
+    before = [*passes, *_placed([*_reduce(config, stage), _norm(config, stage)], stage)]
+    return before, list(_placed(_optimize(config, stage), stage))
+
+
+def _placed(ops: Iterable[Op], stage: int) -> Iterator[Op]:
+    return (replace(op, stage=stage) for op in ops)
 
 
 def _microbatch(config: SimConfig, scenarios: Sequence[Scenario], step: int, index: int) -> Microbatch:
@@ -96,9 +118,9 @@ def _segments(ops: Sequence[Op]) -> Iterable[tuple[list[Op], Exchange | None]]:
     yield segment, None
 
 
-def _forward(mb: Microbatch) -> Iterable[Op]:
+def _forward(mb: Microbatch, stage: int | None = None) -> Iterable[Op]:
     model, tokens = mb.config.model, mb.config.tokens
-    for layer in range(model.num_layers):
+    for layer in mb.config.layers_of(stage):
         yield from layers.attention(mb, layer)
         if layer in model.moe_layers:
             yield from layers.moe_before(mb, layer)
@@ -108,18 +130,21 @@ def _forward(mb: Microbatch) -> Iterable[Op]:
             yield from layers.moe_after(mb, layer)
         else:
             yield from layers.dense(mb, layer)
+    if not _has_head(mb.config, stage):
+        return
     head = mb.span("head", None)
     yield mb.matmul(head, tokens, model.vocabulary, model.hidden)
     yield mb.stream(head, "aten::_log_softmax", names.SOFTMAX, 4, model.vocabulary)
     yield mb.stream(head, "aten::nll_loss_forward", names.LOSS, 1, 2)
 
 
-def _backward(mb: Microbatch) -> Iterable[Op]:
+def _backward(mb: Microbatch, stage: int | None = None) -> Iterable[Op]:
     model, tokens, head = mb.config.model, mb.config.tokens, mb.span("head", None, backward=True)
-    yield mb.stream(head, "aten::_log_softmax_backward_data", names.SOFTMAX_BACKWARD, 4, model.vocabulary)
-    yield mb.matmul(head, tokens, model.hidden, model.vocabulary)
-    yield mb.matmul(head, model.vocabulary, model.hidden, tokens, weight=True)
-    for layer in reversed(range(model.num_layers)):
+    if _has_head(mb.config, stage):
+        yield mb.stream(head, "aten::_log_softmax_backward_data", names.SOFTMAX_BACKWARD, 4, model.vocabulary)
+        yield mb.matmul(head, tokens, model.hidden, model.vocabulary)
+        yield mb.matmul(head, model.vocabulary, model.hidden, tokens, weight=True)
+    for layer in reversed(mb.config.layers_of(stage)):
         if layer in model.moe_layers:
             yield from layers.moe_after_backward(mb, layer)
             yield mb.exchange("combine", layer, backward=True)
@@ -131,12 +156,16 @@ def _backward(mb: Microbatch) -> Iterable[Op]:
         yield from layers.attention_backward(mb, layer)
 
 
-def _reduce(config: SimConfig) -> Iterable[Op]:
-    """Gradients of the dense part over all ranks, those of the experts over the ranks that hold the same ones."""
+def _has_head(config: SimConfig, stage: int | None) -> bool:
+    return stage in {None, config.pipeline - 1}
+
+
+def _reduce(config: SimConfig, stage: int | None = None) -> Iterable[Op]:
+    """Gradients of the dense part over all ranks (of a stage), those of the experts over ranks with the same ones."""
     span = RangeName("grad_reduce")
-    groups = [("world", dense_parameters(config))]
-    if config.ranks > config.ep:
-        groups.append(("edp", expert_parameters(config)))
+    groups = [("world" if stage is None else "dp", dense_parameters(config, stage))]
+    if config.stage_ranks > config.ep:
+        groups.append(("edp", expert_parameters(config, stage)))
     for group, elements in groups:
         yield _all_reduce(span, group, elements, "BFloat16", 2)
 
@@ -148,13 +177,17 @@ def _all_reduce(span: RangeName, group: str, elements: int, dtype: str, item_byt
     )  # fmt: skip
 
 
-def _optimize(config: SimConfig) -> Iterable[Op]:
-    span = RangeName("optimizer")
-    parameters = dense_parameters(config) + expert_parameters(config)
+def _norm(config: SimConfig, stage: int | None = None) -> Op:
+    """The norm of a rank's own gradients."""
+    parameters = dense_parameters(config, stage) + expert_parameters(config, stage)
     norm = float(cost.memory_bound_ns(2 * parameters, config.device))
-    adam = float(cost.memory_bound_ns(28 * parameters / config.ranks, config.device))
-    yield layers.kernel(span, "aten::_foreach_norm", names.GRADIENT_NORM, norm, (parameters,))
-    yield _all_reduce(span, "world", 1, "Float", 4)
+    return layers.kernel(RangeName("optimizer"), "aten::_foreach_norm", names.GRADIENT_NORM, norm, (parameters,))
+
+
+def _optimize(config: SimConfig, stage: int | None = None) -> Iterable[Op]:
+    span = RangeName("optimizer")
+    parameters = dense_parameters(config, stage) + expert_parameters(config, stage)
+    adam = float(cost.memory_bound_ns(28 * parameters / config.stage_ranks, config.device))
     for _ in range(4):
         yield layers.kernel(span, "aten::_fused_adamw_", names.ADAM, adam / 4, (parameters // 4,))
     yield Copy(name="aten::_local_scalar_dense", span=span, num_bytes=4, to_host=True)
@@ -171,15 +204,19 @@ def _put_stalls(program: Program, config: SimConfig, scenarios: Sequence[Scenari
                 loading = program.ops[0]
                 assert isinstance(loading, HostWork)
                 program.ops[0] = replace(loading, duration_ns=loading.duration_ns + present * stall.duration_ns)
-            else:
-                found.append(_place(program, stall, present * stall.duration_ns))
+                continue
+            for stage in range(config.pipeline):
+                here = stall.duration_ns * (np.arange(config.ranks) // config.stage_ranks == stage)
+                if here.any():
+                    found.append(_place(program, stall, present * here, stage if config.pipeline > 1 else None))
     for position, op in sorted(found, key=lambda item: item[0], reverse=True):
         program.ops.insert(position, op)
 
 
-def _place(program: Program, stall: Stall, duration: cost.FloatArray) -> tuple[int, Op]:
-    """Where in the program a stall goes, and the operation that it is."""
-    places = [i for i, op in enumerate(program.ops) if _fits(stall.site, op)]
+def _place(program: Program, stall: Stall, duration: cost.FloatArray, stage: int | None) -> tuple[int, Op]:
+    """Where in the program (of a stage) a stall goes, and the operation that it is."""
+    places = [i for i, op in enumerate(program.ops) if op.stage == stage and _fits(stall.site, op)]
+    places = places or [i for i, op in enumerate(program.ops) if op.stage == stage and _fits("forward", op)]
     position = places[min(int(stall.at * len(places)), len(places) - 1)]
     neighbour = program.ops[position]
     name = "aten::empty" if stall.calls else ""
@@ -187,6 +224,7 @@ def _place(program: Program, stall: Stall, duration: cost.FloatArray) -> tuple[i
         name=name,
         span=neighbour.span,
         autograd=neighbour.autograd,
+        stage=stage,
         duration_ns=duration,
         calls=stall.calls,
         inserted=True,
@@ -200,16 +238,22 @@ def _fits(site: str, op: Op) -> bool:
     return site == "forward" or (op.span.phase == "experts" and op.name == "aten::_grouped_mm")
 
 
-def dense_parameters(config: SimConfig) -> int:
-    """Parameters that every rank holds: embedding, head, attention, dense blocks, routers."""
-    model = config.model
+def dense_parameters(config: SimConfig, stage: int | None = None) -> int:
+    """Parameters that every rank (of a stage) holds: attention, dense blocks, routers; embedding first, head last."""
+    model, held = config.model, config.layers_of(stage)
+    num_moe = _moe_layers(config, stage)
     per_layer = 4 * model.hidden**2 + model.hidden
-    dense = model.num_dense_layers * 3 * model.hidden * model.dense_hidden
-    routers = len(model.moe_layers) * model.hidden * config.num_experts
-    return 2 * model.vocabulary * model.hidden + model.num_layers * per_layer + dense + routers
+    dense = (len(held) - num_moe) * 3 * model.hidden * model.dense_hidden
+    routers = num_moe * model.hidden * config.num_experts
+    tables = (stage in {None, 0}) + _has_head(config, stage)
+    return tables * model.vocabulary * model.hidden + len(held) * per_layer + dense + routers
 
 
-def expert_parameters(config: SimConfig) -> int:
+def _moe_layers(config: SimConfig, stage: int | None) -> int:
+    return sum(layer in config.model.moe_layers for layer in config.layers_of(stage))
+
+
+def expert_parameters(config: SimConfig, stage: int | None = None) -> int:
     """Expert parameters on one rank."""
     model = config.model
-    return len(model.moe_layers) * (config.num_experts // config.ep) * 3 * model.hidden * model.expert_hidden
+    return _moe_layers(config, stage) * (config.num_experts // config.ep) * 3 * model.hidden * model.expert_hidden

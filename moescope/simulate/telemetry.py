@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from moescope import __version__
 from moescope.simulate.clocks import EPOCH_NS
 from moescope.simulate.config import SimConfig
-from moescope.simulate.memory import state_bytes
+from moescope.simulate.memory import parameters_of, state_bytes
+from moescope.simulate.program import Transfer
 from moescope.simulate.simulation import Simulation
-from moescope.simulate.step import dense_parameters, expert_parameters
 from moescope.simulate.truth import CollectiveTruth
 
 IntArray = NDArray[np.int64]
@@ -33,6 +33,8 @@ def write_telemetry(path: Path, simulation: Simulation, collectives: Sequence[Co
     config = simulation.config
     by_rank: dict[int, list[tuple[CollectiveTruth, int]]] = {rank: [] for rank in range(config.ranks)}
     for collective in collectives:
+        if isinstance(collective.record.op, Transfer):
+            continue  # the hooks see collectives alone
         for member, rank in enumerate(collective.ranks.tolist()):
             by_rank[rank].append((collective, member))
     for rank in range(config.ranks):
@@ -52,11 +54,14 @@ def write_telemetry(path: Path, simulation: Simulation, collectives: Sequence[Co
 
 def _expert_load(simulation: Simulation, rank: int) -> list[dict[str, Any]]:
     first = simulation.config.first_step
+    config = simulation.config
+    held = config.layers_of(config.stage_of(rank)) if config.pipeline > 1 else config.model.moe_layers
     return [
         {"rank": rank, "step": step, "microbatch": mb.index, "layer": layer, "counts": drawn[0].counts[rank].tolist()}
         for step, microbatches in enumerate(simulation.steps, first)
         for mb in microbatches
         for layer, drawn in mb.routing.items()
+        if layer in held
     ]
 
 
@@ -64,7 +69,7 @@ def _steps(simulation: Simulation, clock: Clock, rank: int) -> list[dict[str, An
     config = simulation.config
     local = clock(np.rint([s[0, rank] for s in simulation.run.step_starts]).astype(np.int64)).tolist()
     memory = simulation.memory[rank]
-    parameters = dense_parameters(config) + expert_parameters(config)
+    parameters = parameters_of(config, rank)
     return [
         {
             "rank": rank,
@@ -76,7 +81,7 @@ def _steps(simulation: Simulation, clock: Clock, rank: int) -> list[dict[str, An
             "memory_reserved_peak_bytes": memory.reserved,
             "parameter_bytes": 2 * parameters,
             "gradient_bytes": 2 * parameters,
-            "optimizer_bytes": state_bytes(config) - 4 * parameters,
+            "optimizer_bytes": state_bytes(config, rank) - 4 * parameters,
         }
         for index in range(config.steps)
     ]
@@ -151,6 +156,7 @@ def run_info(config: SimConfig) -> dict[str, Any]:
             "ep_size": config.ep,
             "ep_groups": groups,
             "expert_placement": [e // per_member for e in range(config.num_experts)],
+            **({"pp_size": config.pipeline} if config.pipeline > 1 else {}),
         },
         "train": {"steps": config.steps, "microbatches": config.microbatches, "tokens_per_microbatch": config.tokens},
         "data": {"files": []},

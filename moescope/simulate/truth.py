@@ -15,7 +15,7 @@ from moescope.simulate.faults import ExpertSkew, Fault
 from moescope.simulate.groups import Groups
 from moescope.simulate.kineto import FIRST_SEQUENCE, collective_name, group_kind
 from moescope.simulate.layers import Microbatch
-from moescope.simulate.program import Exchange, Reduce
+from moescope.simulate.program import Communication, Exchange, Reduce, Transfer
 from moescope.simulate.scenario import without, without_compute
 from moescope.simulate.simulation import Simulation
 
@@ -48,17 +48,46 @@ class CollectiveTruth:
 
 
 def collectives(groups: dict[str, Groups], records: Sequence[Record]) -> list[CollectiveTruth]:
-    """Every collective of every group, in program order."""
+    """Every collective of every group and every message of every pair, in program order."""
     found: list[CollectiveTruth] = []
-    position = dict.fromkeys(groups, 0)
+    position: dict[tuple[str, int], int] = {}
+    sent: dict[tuple[int, tuple[int, int, bool]], Record] = {}
     for record in records:
-        if isinstance(record.op, Exchange | Reduce):
-            kind = group_kind(record.op)
-            found += [
-                _collective(record, groups[kind], index, position[kind]) for index in range(len(groups[kind].members))
-            ]
-            position[kind] += 1
+        op = record.op
+        if not isinstance(op, Communication):
+            continue
+        kind = group_kind(op)
+        if isinstance(op, Transfer):
+            other = sent.pop((record.step, op.key), None)
+            if other is None:
+                sent[record.step, op.key] = record
+                continue
+            both = (other, record) if isinstance(other.op, Transfer) and other.op.sends else (record, other)
+            found += [_message(*both, groups[kind], index, op.microbatch) for index in range(len(groups[kind].members))]
+            continue
+        for index, members in enumerate(groups[kind].members):
+            if op.stage is None or op.stage == groups["dp"].of(int(members[0])):
+                at = kind, index
+                found.append(_collective(record, groups[kind], index, position.get(at, 0)))
+                position[at] = position.get(at, 0) + 1
     return found
+
+
+def _message(sender: Record, receiver: Record, groups: Groups, index: int, position: int) -> CollectiveTruth:
+    """One message of the group ``index``; the sender stands first."""
+    op = sender.op
+    assert isinstance(op, Transfer)
+    assert op.stage is not None
+    ranks = groups.members[index][[op.stage, op.peer]]
+    sides = list(zip((sender, receiver), ranks.tolist(), strict=True))
+    start, end = (np.array([getattr(side, name)[rank] for side, rank in sides]) for name in ("start", "end"))
+    together = np.array([0.0 if side.together is None else side.together[rank] for side, rank in sides])
+    arrival = arrival_waits(start, end, np.ones((2, 2), dtype=bool))
+    removable = np.clip(np.rint(end - start - together).astype(np.int64), 0, arrival)
+    sent = np.array([[op.num_bytes], [0]])
+    return CollectiveTruth(
+        sender, groups.name(index), "p2p", position, ranks, start, end, arrival, removable, sent, sent[::-1]
+    )
 
 
 def _collective(record: Record, groups: Groups, index: int, position: int) -> CollectiveTruth:
@@ -116,6 +145,7 @@ def truth_of(simulation: Simulation, found: Sequence[CollectiveTruth]) -> dict[s
         "seed": config.seed,
         "ranks": config.ranks,
         "ep_size": config.ep,
+        **({"pp_size": config.pipeline} if config.pipeline > 1 else {}),
         "clock": hosts,
         "steps": [
             {"step": config.first_step + i, "start_ns": starts[i].tolist(), "end_ns": starts[i + 1].tolist()}
@@ -158,9 +188,10 @@ def hottest(config: SimConfig, steps: Sequence[Sequence[Microbatch]]) -> list[in
     less than half of the largest blame are left out.
     """
     blame = np.zeros(config.ranks)
-    groups = np.arange(config.ranks).reshape(-1, config.ep)
+    every = np.arange(config.ranks).reshape(config.pipeline, -1, config.ep)
     for mb in (mb for step in steps for mb in step):
         for layer in mb.routing:
+            groups = every[config.stage_of_layer(layer)]
             rows = mb.received(layer)[groups]
             hot = groups[np.arange(len(groups)), rows.argmax(1)]
             blame[hot] += rows.max(1) - rows.mean(1)
@@ -169,16 +200,16 @@ def hottest(config: SimConfig, steps: Sequence[Sequence[Microbatch]]) -> list[in
 
 
 def _row(c: CollectiveTruth) -> dict[str, object]:
-    span = c.record.op.span
+    op, span = c.record.op, c.record.op.span
     return {
         "group": c.group,
         "kind": c.kind,
         "sequence": c.position + FIRST_SEQUENCE,
         "step": c.record.step,
         "layer": span.layer if span else None,
-        "microbatch": span.microbatch if span else None,
+        "microbatch": op.microbatch if isinstance(op, Transfer) else span.microbatch if span else None,
         "phase": span.phase if span else None,
-        "backward": bool(span and span.backward),
+        "backward": op.gradient if isinstance(op, Transfer) else bool(span and span.backward),
         "ranks": c.ranks.tolist(),
         "start_ns": (c.start + EPOCH_NS).tolist(),
         "end_ns": (c.end + EPOCH_NS).tolist(),
