@@ -116,6 +116,7 @@ def test_finding_pages_state_the_thresholds_of_the_rules() -> None:
         "slow-rank": (percent(scale.NOTICEABLE),),
         "slow-network": (percent(scale.NOTICEABLE), percent(scale.GRAVE)),
         "volume-imbalance": (percent(scale.NOTICEABLE), percent(scale.GRAVE)),
+        "pipeline-bubbles": (percent(scale.NOTICEABLE),),
         "exposed-communication": (percent(rules.EXPOSED_SHARE),),
         "host-bound": (percent(scale.NOTICEABLE), percent(rules_host.HOST_SHARE)),
         "device-idle": (percent(rules_host.HOST_SHARE),),

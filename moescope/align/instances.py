@@ -28,13 +28,15 @@ SCHEMA: dict[str, Any] = {
     "stream": pl.Int64, "group_name": pl.String, "group_description": pl.String, "group_ranks": pl.List(pl.Int64),
     "group_size": pl.Int64, "seq": pl.Int64, "dtype": pl.String, "send_bytes": pl.Int64, "recv_bytes": pl.Int64,
     "in_splits": pl.List(pl.Int64), "out_splits": pl.List(pl.Int64), "root": pl.Int64,
+    "peer": pl.Int64, "sends": pl.Boolean,
     "layer": pl.Int32, "microbatch": pl.Int32, "phase": pl.String, "backward": pl.Boolean,
 }  # fmt: skip
 """One row per collective of one rank, local clock, in order of start. Splits are rows (tokens) per peer.
-``root``: the group's number of the rank that a broadcast comes from or a reduction goes to, null where not recorded."""
+``root``: the group's number of the rank that a broadcast comes from or a reduction goes to, null where not recorded.
+``peer``: the rank at the other side of a point-to-point message, and ``sends``: whether it goes there; else null."""
 
 ARGUMENTS = ("collective", "dtype", "in_nelems", "out_nelems", "group_size", "seq", "group_name",
-             "group_description", "group_ranks", "in_splits", "out_splits")  # fmt: skip
+             "group_description", "group_ranks", "in_splits", "out_splits", "src_rank", "dst_rank")  # fmt: skip
 
 
 def comm_instances(events: pl.DataFrame, comm_args: pl.DataFrame, launch: pl.DataFrame) -> pl.DataFrame:
@@ -60,6 +62,7 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
     merged = pl.DataFrame([own[name].zip_with(own[name].is_not_null(), host[name]) for name in ARGUMENTS])
     recorded = merged["collective"].fill_null(called["collective"]).fill_null(device["name"].cast(pl.String))
     size = _mapped(merged["dtype"].fill_null(called["dtype"]), item_bytes, pl.Int64)
+    peer = merged["dst_rank"].fill_null(merged["src_rank"])
     return pl.DataFrame(
         {
             "event": device["index"],
@@ -76,6 +79,8 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
             "in_splits": merged["in_splits"].fill_null(called["in_splits"]),
             "out_splits": merged["out_splits"].fill_null(called["out_splits"]),
             "root": called["root"],
+            "peer": peer,
+            "sends": merged["dst_rank"].is_not_null().set(peer.is_null(), None),
         }
     )
 
@@ -192,6 +197,8 @@ def _host_rows(events: pl.DataFrame) -> pl.DataFrame:
         in_splits=pl.when("issued").then("in_splits"),
         out_splits=pl.when("issued").then("out_splits"),
         root=pl.when("issued").then("root"),
+        peer=pl.lit(None, pl.Int64),
+        sends=pl.lit(None, pl.Boolean),
     )
 
 

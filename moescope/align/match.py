@@ -5,6 +5,10 @@ either way the match is verified (same kind, same type, and what rank i sent to 
 from rank i). Where the order does not verify, the sequences are aligned, so that a lost or extra event on one rank
 shifts nothing. A group in which less than 99 % agree, or in which most find no counterpart, is refused with the
 reason. Nothing is paired by time.
+
+Point-to-point messages are matched in each pair of ranks and each direction by their order, which NCCL keeps; their
+sequence numbers count a rank's own messages and agree with nobody's. Messages of a pipeline have one size, so where one
+side lost some, which ones cannot be told: those of that step stay unmatched.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from moescope.align.pairs import with_pairs
 from moescope.align.sequence import MAX_CELLS, align
 
 MIN_AGREEMENT = 0.99
@@ -46,14 +51,13 @@ def match(rows: pl.DataFrame) -> Matched:
     """Match all ranks' collectives.
 
     ``rows``: the columns of ``instances.SCHEMA`` and ``rank, window, step, members, group``. Point-to-point
-    transfers are left out: they belong to pairs, not to groups.
+    messages whose peer was not recorded are left out.
     """
     kept, refusals, next_instance = [], [], 0
-    rows = rows.filter(pl.col("kind") != "p2p").with_columns(
-        step_key=pl.col("step").fill_null(-1), events=pl.concat_list("event")
-    )
+    rows = rows.filter((pl.col("kind") != "p2p") | pl.col("peer").is_not_null())
+    rows = with_pairs(rows).with_columns(step_key=pl.col("step").fill_null(-1), events=pl.concat_list("event"))
     rows = _with_channel(rows)
-    for _, group in rows.group_by(["members", "channel"], maintain_order=True):
+    for _, group in rows.group_by(["members", "channel", "sender"], maintain_order=True):
         part = _match_group(group.sort("rank", "start_ns"), next_instance)
         reason = _reason_to_refuse(part)
         if reason is not None:
@@ -63,11 +67,11 @@ def match(rows: pl.DataFrame) -> Matched:
         next_instance = int(part["instance"].max() or 0) + 1  # type: ignore[arg-type]
     if not kept:
         empty = rows.head(0).with_columns(instance=pl.lit(0, pl.Int64), sequence=pl.lit(0, pl.Int64))
-        return Matched(empty.drop("step_key", "channel"), tuple(refusals), 0)
+        return Matched(empty.drop("step_key", "channel", "sender"), tuple(refusals), 0)
     matched = _number(pl.concat(kept))
     present = rows["rank"].n_unique()
     alone = matched.filter(pl.len().over("instance") == 1).filter(pl.col("members").list.len() > 1)
-    return Matched(matched.drop("step_key", "channel"), tuple(refusals), len(alone) if present > 1 else 0)
+    return Matched(matched.drop("step_key", "channel", "sender"), tuple(refusals), len(alone) if present > 1 else 0)
 
 
 def _with_channel(rows: pl.DataFrame) -> pl.DataFrame:
@@ -102,7 +106,7 @@ def _number(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _match_group(group: pl.DataFrame, first_instance: int) -> pl.DataFrame:
-    if group["seq"].null_count() == 0:
+    if group["seq"].null_count() == 0 and group["sender"].null_count():
         part = _by_sequence_number(group, first_instance)
         if _agreement(part) >= MIN_AGREEMENT:
             return part
@@ -129,6 +133,8 @@ def _by_sequence_number(group: pl.DataFrame, first_instance: int) -> pl.DataFram
 
 def _by_order(step: pl.DataFrame, first_instance: int) -> pl.DataFrame:
     by_rank = [part for _, part in step.group_by(["rank"], maintain_order=True)]
+    if step["sender"].null_count() == 0 and len({len(part) for part in by_rank}) > 1:
+        return step.with_columns(instance=first_instance + pl.int_range(pl.len()).cast(pl.Int64))
     reference = max(by_rank, key=len)
     next_extra = first_instance + len(reference)
     out = []
@@ -157,7 +163,7 @@ def _scores(reference: pl.DataFrame, part: pl.DataFrame) -> npt.NDArray[np.float
     """[len(reference), len(part)]: how well two collectives of two ranks fit together."""
     same = _equal(reference["kind"], part["kind"]) & _equal(reference["dtype"], part["dtype"])
     score = np.where(same, 1.0, -4.0)
-    uniform = np.isin(reference["kind"].to_numpy(), ["all_reduce", "reduce_scatter", "all_gather"])[:, None]
+    uniform = np.isin(reference["kind"].to_numpy(), ["all_reduce", "reduce_scatter", "all_gather", "p2p"])[:, None]
     sized = (reference["send_bytes"].is_not_null().to_numpy())[:, None] & part["send_bytes"].is_not_null().to_numpy()[
         None
     ]

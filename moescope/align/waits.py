@@ -48,7 +48,7 @@ def with_waits(
     )
     rows = with_roots(_latest(rows))
     duration = pl.col("end_ns") - pl.col("start_ns")
-    synchronising = pl.col("kind").is_in([*SYNCHRONISING, "broadcast", "gather", "scatter", "reduce", "other"])
+    synchronising = pl.col("kind").is_in([*SYNCHRONISING, "p2p", "broadcast", "gather", "scatter", "reduce", "other"])
     rows = rows.with_columns(
         arrival_wait_ns=pl.when(synchronising)
         .then((pl.col("latest_ns") - pl.col("start_ns")).clip(0).clip(upper_bound=duration))

@@ -13,10 +13,11 @@ from moescope.attribution.critical_path import CriticalPath, critical_path
 from moescope.attribution.delays import charge_waits, excesses
 from moescope.attribution.expert_work import RowCost, expected_ns, expert_work, row_costs, work_ns
 from moescope.attribution.parts import rank_parts
+from moescope.attribution.pipeline import replayed_costs
 from moescope.attribution.profile import RankProfile, profile_rank
 from moescope.attribution.spans import spans
 from moescope.attribution.timeline import Timeline, timelines
-from moescope.attribution.transfers import transfer_causes
+from moescope.attribution.transfers import transfer_causes, transfer_losses
 
 __all__ = ["Attribution", "CriticalPath", "RankProfile", "attribute", "profile_rank"]
 
@@ -52,9 +53,12 @@ def attribute(profiles: Sequence[RankProfile], alignment: Alignment) -> Attribut
     parts = rank_parts(lines)
     windows = parts.group_by("step").agg(pl.col("window_ns").max())
     num_steps = max(len(windows), 1)
-    transfers = transfer_causes(rows, alignment.models, num_steps, alignment.slow_links)
+    losses = transfer_losses(rows, alignment.models, alignment.slow_links)
+    transfers = transfer_causes(losses, num_steps)
     causes = summarise(charges, transfers, len(lines), num_steps, is_modelled=bool(alignment.models))
     mean_step = windows["window_ns"].mean()
     step_ns = float(mean_step) if isinstance(mean_step, int | float) else 0.0
+    if rows["stage"].n_unique() > 1:
+        causes = transfers = replayed_costs(causes, rows, lines, deviation, losses, num_steps=num_steps)
     path = critical_path(rows, spent, deviation, transfers, lines=lines, num_steps=num_steps)
     return Attribution(parts, charges, causes, work, costs, lines, num_steps, step_ns, path)

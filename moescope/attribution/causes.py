@@ -7,7 +7,7 @@ import polars as pl
 from moescope.align.frames import conform
 from moescope.attribution.transfers import SCHEMA
 
-SHARED_BY_ALL = ("expert_load",)
+SHARED_BY_ALL = ("expert_load", "pipeline")
 """Removing these lets everyone run at the mean: their cost is the wait averaged over all ranks. Removing another
 cause lets the culprit run like the rest, so its cost is the wait averaged over the other ranks."""
 

@@ -5,6 +5,10 @@ of groups. For a wait of rank i for the late rank k, what k's path spent beyond 
 the wait is charged to those excesses in proportion (the delay rule of Boehme et al., TOPC 2016, on paths in place of
 processes). Every span counts as its deviation from the median rank's span at the same point of the program, so an
 excess is booked to the rank that deviates and not to all who share its path. Charges sum to the waits.
+
+Ranks of one pipeline stage run the same program, those of another a different one. So spans are compared within a
+stage, and of a wait for a rank of another stage only what the paths' excesses explain is charged to them. The rest is
+the pipeline's own: stages that take different times, and a step's start and end, in which some have nothing to do.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from moescope.align.ranges import IntArray
@@ -30,6 +35,8 @@ class Excess(IntEnum):
     TRANSFER = 4
     VOLUME = 5
     UNKNOWN = 6
+    PIPELINE = 7
+    """No deviation, but what a wait for another stage is beyond them."""
 
 
 CAUSE = {
@@ -40,6 +47,7 @@ CAUSE = {
     Excess.TRANSFER: "slow_network",
     Excess.VOLUME: "volume_imbalance",
     Excess.UNKNOWN: "unexplained",
+    Excess.PIPELINE: "pipeline",
 }
 """The cause that an excess is charged to."""
 
@@ -50,6 +58,8 @@ CHARGES = {
 
 HELD_SHARE = 0.5
 """A rank is held by a late one when at least this share of its wait was removable."""
+SAME_WORK = ("step", "stage", "turn", "kind")
+"""Rows that agree in these are the same point of the program on several ranks."""
 MIN_EXCESS_NS = 1.0
 MIN_NET_SHARE = 0.25
 """Signed excesses are trusted where their sum is at least this share of the sum of their sizes."""
@@ -77,10 +87,10 @@ def excesses(
 
 
 def _medians(rows: pl.DataFrame, column: FloatArray) -> FloatArray:
-    """The median over ranks at the same turn of the same step, for each row."""
+    """The median over a stage's ranks at the same turn of the same step, for each row."""
     names = [f"e{index}" for index in range(column.shape[1])]
-    table = rows.select("step", "turn", "kind").hstack(pl.DataFrame(column, schema=names))
-    return table.select(pl.col(names).median().over("step", "turn", "kind")).to_numpy()
+    table = rows.select(SAME_WORK).hstack(pl.DataFrame(column, schema=names))
+    return table.select(pl.col(names).median().over(SAME_WORK)).to_numpy()
 
 
 def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[int, int]) -> pl.DataFrame:
@@ -104,6 +114,8 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
     held = held_rows.to_numpy()
     path = np.zeros((len(ranks), len(ranks), len(Excess)))
     every = np.arange(len(ranks))
+    stage = np.zeros(len(ranks), dtype=np.int64)
+    stage[rank] = rows["stage"].to_numpy()
     path[every, every, Excess.UNKNOWN] = _late_beginning(begin_ns, ranks)
     charged: list[tuple[IntArray, FloatArray]] = []
     instance = rows["instance"].to_numpy()
@@ -114,9 +126,9 @@ def charge_waits(rows: pl.DataFrame, deviation: FloatArray, begin_ns: Mapping[in
         path[members, members] += deviation[part]
         waiting = part[late[part] >= 0]
         if len(waiting):
-            charged.append(
-                (np.array([first]), _charge(path, rank[waiting], late[waiting], wait[waiting], exposed[waiting]))
-            )
+            pair = rank[waiting], late[waiting]
+            is_apart = stage[pair[0]] != stage[pair[1]]
+            charged.append((np.array([first]), _charge(path, pair, wait[waiting], exposed[waiting], is_apart)))
         jumps = part[held[part] & (late[part] >= 0)]
         path[rank[jumps]] = path[late[jumps]]
         path[members, members, Excess.TRANSFER] += link[part]
@@ -149,7 +161,7 @@ def transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
     volume's part is the deviation of what the transfer model expects for the bytes; all of it goes to the links
     where there is no model.
     """
-    turn = ["step", "turn", "kind"]
+    turn = list(SAME_WORK)
     is_modelled = pl.col("even_links_ns").is_not_null()
     from_own = pl.col("is_blocking") & ~pl.col("is_held")
     spent = pl.col("transfer_ns") + pl.when(from_own).then("arrival_wait_ns").otherwise(0)
@@ -160,16 +172,25 @@ def transfer_deviation(rows: pl.DataFrame) -> tuple[FloatArray, FloatArray]:
     return table["whole"].to_numpy() - volume, volume
 
 
-def _charge(path: FloatArray, waiter: IntArray, late: IntArray, wait: FloatArray, exposed: FloatArray) -> FloatArray:
+def _charge(
+    path: FloatArray,
+    pair: tuple[IntArray, IntArray],
+    wait: FloatArray,
+    exposed: FloatArray,
+    is_apart: npt.NDArray[np.bool_],
+) -> FloatArray:
     """[ranks, excesses, 2]: the waits of one collective (arrival, exposed removable) by culprit and excess.
 
     Excesses count with their sign: a rank that is late by its tokens although its hardware was faster this time
     is charged more for the one and less for the other, so that noise cancels over the collectives. Where excesses
-    cancel almost wholly, shares of their small sum would blow them up; there only the positive ones count.
+    cancel almost wholly, shares of their small sum would blow them up; there only the positive ones count. ``pair``:
+    ranks that wait and those they wait for; where ``is_apart``, these are in different stages.
     """
+    waiter, late = pair
     beyond = path[late] - path[waiter]
     by_activity = beyond.sum(axis=1)
-    cancels = by_activity.sum(axis=1) < MIN_NET_SHARE * np.abs(by_activity).sum(axis=1)
+    net = by_activity.sum(axis=1)
+    cancels = net < MIN_NET_SHARE * np.abs(by_activity).sum(axis=1)
     by_activity[cancels] = np.maximum(by_activity[cancels], 0.0)
     by_culprit = np.clip(beyond, 0.0, np.maximum(path[late], 0.0))  # a rank ahead of the median delays nobody
     nobody = by_culprit.sum(axis=1) <= 0
@@ -181,6 +202,9 @@ def _charge(path: FloatArray, waiter: IntArray, late: IntArray, wait: FloatArray
     weight[unknown] = 0.0
     weight[unknown, late[unknown], Excess.UNKNOWN] = 1.0
     weight /= weight.sum(axis=(1, 2), keepdims=True)
+    explained = np.where(is_apart, np.clip(net / np.maximum(wait, 1.0), 0.0, 1.0), 1.0)
+    weight *= explained[:, None, None]
+    weight[np.arange(len(late)), late, Excess.PIPELINE] = 1 - explained
     return np.stack((np.tensordot(wait, weight, axes=(0, 0)), np.tensordot(exposed, weight, axes=(0, 0))), axis=-1)
 
 
@@ -196,8 +220,9 @@ def _table(rows: pl.DataFrame, charged: list[tuple[IntArray, FloatArray]], ranks
         values.append(amounts[who, what])
     amount = np.concatenate(values)
     causes = [CAUSE[Excess(index)] for index in np.concatenate(excess)]
+    at_fault = pl.Series(np.concatenate(culprit)).set(pl.Series(causes) == CAUSE[Excess.PIPELINE], None)
     return rows.select("step", "instance", "layer")[np.concatenate(first)].with_columns(
-        culprit=pl.Series(np.concatenate(culprit)),
+        culprit=at_fault,
         cause=pl.Series(causes, dtype=pl.String),
         charged_ns=pl.Series(amount[:, 0]),
         cost_ns=pl.Series(amount[:, 1]),

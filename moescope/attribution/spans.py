@@ -27,14 +27,14 @@ def spans(collectives: pl.DataFrame, timelines: Mapping[int, Timeline]) -> tuple
     """(rows, spent): ``collectives`` in time order of the instances, and [len(rows), activities] ns of each row's span.
 
     Adds ``exposed_wait_ns`` and ``exposed_transfer_ns`` (the parts that no compute covers), ``is_blocking``,
-    ``span_ns``, ``turn`` (the collective's number within the rank and step, as most of its ranks count),
+    ``span_ns``, ``turn`` (the collective's number within the rank and step, as most of its ranks of the stage count),
     ``is_expert_work`` and ``rows_processed`` (rows the experts worked on, null where unknown).
     """
     order = collectives.group_by("instance").agg(arrived_ns=pl.col("start_ns").max()).sort("arrived_ns", "instance")
     order = order.with_row_index("order").select("instance", "order")
     rows = collectives.join(order, on="instance").sort("order", "rank")
     rows = rows.with_columns(turn=pl.int_range(pl.len()).over("rank", "step"), at=pl.int_range(pl.len()))
-    of_most = pl.col("turn").quantile(0.5, "higher").over("instance").cast(pl.Int64)
+    of_most = pl.col("turn").quantile(0.5, "higher").over("instance", "stage").cast(pl.Int64)
     rows = rows.with_columns(turn=of_most)  # a rank that lost an event counts one less from there on
     spent = np.zeros((len(rows), len(Activity)))
     parts = [

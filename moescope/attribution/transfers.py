@@ -30,21 +30,36 @@ SCHEMA = {
     "transfer_ns": pl.Float64,
 }  # fmt: skip
 
+LOSSES = {
+    "kind": pl.String, "cause": pl.String, "culprit": pl.Int64, "layer": pl.Int32, "instance": pl.Int64,
+    "loss_ns": pl.Float64,
+}  # fmt: skip
 
-def transfer_causes(
-    rows: pl.DataFrame, models: Mapping[str, TransferModel], num_steps: int, links: Sequence[SlowLink] = ()
-) -> pl.DataFrame:
+
+def transfer_causes(losses: pl.DataFrame, num_steps: int) -> pl.DataFrame:
     """``cause, culprit, layer, charged_ns (0), cost_ns, transfer_ns (= cost_ns)`` per step.
 
-    ``culprit`` is null where no rank stands out. ``rows``: ``spans.spans`` with the columns of ``align.waits``;
-    ``links``: ``align.links``.
+    ``culprit`` is null where no rank stands out. ``losses``: ``transfer_losses``.
+    """
+    table = losses.group_by("kind", "cause", "culprit", "layer", maintain_order=True).agg(
+        cost_ns=pl.col("loss_ns").sum() / num_steps
+    )
+    return conform(table.with_columns(charged_ns=pl.lit(0.0), transfer_ns="cost_ns"), SCHEMA)
+
+
+def transfer_losses(
+    rows: pl.DataFrame, models: Mapping[str, TransferModel], links: Sequence[SlowLink] = ()
+) -> pl.DataFrame:
+    """``kind`` (volume or links), ``cause, culprit, layer, instance, loss_ns``: what single collectives lose.
+
+    ``rows``: ``spans.spans`` with the columns of ``align.waits``; ``links``: ``align.links``.
     """
     exchanges = _exchanges(rows)
     if exchanges.is_empty():
-        return pl.DataFrame(schema=SCHEMA)
-    volume = _slowest_of_turn(_volume_loss(exchanges, models), num_steps)
-    slow = _slowest_of_turn(_slow_links(exchanges, rows, links), num_steps)
-    return pl.concat([volume, slow])
+        return pl.DataFrame(schema=LOSSES)
+    volume = _slowest_of_turn(_volume_loss(exchanges, models)).with_columns(kind=pl.lit("volume"))
+    slow = _slowest_of_turn(_slow_links(exchanges, rows, links)).with_columns(kind=pl.lit("links"))
+    return pl.concat([conform(volume, LOSSES), conform(slow, LOSSES)])
 
 
 def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
@@ -55,7 +70,7 @@ def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
     return (
         known.group_by("instance", maintain_order=True)
         .agg(
-            pl.col("step", "turn", "layer", "phase", "backward", "group", "members", "tier").first(),
+            pl.col("step", "stage", "turn", "layer", "phase", "backward", "group", "members", "tier").first(),
             pl.col("bottleneck_bytes", "mean_bytes", "bottleneck_rank", "bottleneck_receives").first(),
             pl.col("even_links_ns").max(),
             num_ranks=pl.len(),
@@ -135,16 +150,12 @@ def _reductions(rows: pl.DataFrame, slowdown: float) -> pl.DataFrame:
     """Losses of reductions and gathers over slow links: a ring goes at its slowest link's pace."""
     over = rows.filter(pl.col("kind").is_in(["all_reduce", "reduce_scatter", "all_gather"]) & pl.col("complete"))
     per_instance = over.group_by("instance", maintain_order=True).agg(
-        pl.col("step", "turn", "layer").first(), exposed_ns=pl.col("exposed_transfer_ns").mean()
+        pl.col("step", "stage", "turn", "layer").first(), exposed_ns=pl.col("exposed_transfer_ns").mean()
     )
     return per_instance.with_columns(loss_ns=pl.col("exposed_ns") * (1 - 1 / slowdown))
 
 
-def _slowest_of_turn(losses: pl.DataFrame, num_steps: int) -> pl.DataFrame:
-    """Groups side by side hold up the step once: each turn counts its largest loss."""
+def _slowest_of_turn(losses: pl.DataFrame) -> pl.DataFrame:
+    """Groups side by side hold up the step once: each turn of a pipeline stage counts its largest loss."""
     worst = losses.filter(pl.col("loss_ns") > 0).sort(["loss_ns", "instance"], descending=[True, False])
-    worst = worst.unique(["step", "turn"], keep="first", maintain_order=True)
-    table = worst.group_by("cause", "culprit", "layer", maintain_order=True).agg(
-        cost_ns=pl.col("loss_ns").sum() / num_steps
-    )
-    return conform(table.with_columns(charged_ns=pl.lit(0.0), transfer_ns="cost_ns"), SCHEMA)
+    return worst.unique(["step", "stage", "turn"], keep="first", maintain_order=True)

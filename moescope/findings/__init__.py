@@ -21,7 +21,7 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
     """
     found = [finding for rule in RULES for finding in rule(inputs)]
     losses = [f for f in found if f.cost_ns_per_step and not f.evidence.get("is_upper_bound")]
-    waits = inputs.share(inputs.mean_part_ns("comm.", "wait_removable"))
+    waits = inputs.share(inputs.mean_part_ns("comm.", "wait_removable") - inputs.pipeline_wait_ns())
     is_whole = len(inputs.ranks) == inputs.world_size and not inputs.alignment.refusals
     if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and len(inputs.ranks) > 1 and is_whole:
         found.append(_balanced(inputs, waits))
@@ -43,6 +43,7 @@ _NEXT = {
 
 
 def _balanced(inputs: Inputs, waits: float) -> Finding:
+    where = "of each pipeline stage " if inputs.pipeline_wait_ns() else ""
     return Finding(
         code="balanced",
         severity="good",
@@ -50,7 +51,7 @@ def _balanced(inputs: Inputs, waits: float) -> Finding:
         layer=None,
         cost_ns_per_step=0,
         share_of_step=0.0,
-        claim=f"Ranks arrive together: removable waits are {waits:.1%} of the step, and no cause reaches "
+        claim=f"Ranks {where}arrive together: removable waits are {waits:.1%} of the step, and no cause reaches "
         f"{NOTICEABLE:.0%}.",
         advice=_NEXT[inputs.baseline is not None],
         confidence=inputs.confidence(NOTICEABLE * inputs.step_ns),

@@ -5,6 +5,7 @@ FINDING_CODES: dict[str, str] = {
     "slow-rank": "a rank takes longer than the others for the same work",
     "slow-network": "transfers run far below what the links can do",
     "volume-imbalance": "one rank sends or receives more bytes than the others, and the exchange ends with it",
+    "pipeline-bubbles": "stages of a pipeline wait for each other: uneven stages, or few microbatches",
     "exposed-communication": "communication is not hidden behind compute",
     "small-gemm": "matrix products are too small for the device's rate",
     "host-bound": "the device waits for the host to launch work",

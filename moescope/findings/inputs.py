@@ -11,6 +11,7 @@ from moescope.align import Alignment
 from moescope.align.baseline import Baseline
 from moescope.attribution import Attribution
 from moescope.attribution.allocator import AllocatorCalls
+from moescope.attribution.delays import CAUSE, Excess
 from moescope.attribution.gemm.ranks import Gemms
 from moescope.attribution.memory import MemoryProfile
 
@@ -74,6 +75,10 @@ class Inputs:
             pl.col("cost_ns", "charged_ns", "transfer_ns").sum()
         )
         return by_rank.sort(["cost_ns", "culprit"], descending=[True, False])
+
+    def pipeline_wait_ns(self) -> float:
+        """Per step, what ranks wait on average for other pipeline stages without anybody being late in its stage."""
+        return float(self.cause_ns(CAUSE[Excess.PIPELINE])["cost_ns"].sum())
 
     def is_on_cpu(self, rank: int) -> bool:
         """Whether the rank's trace has no device, so that threads stand for it."""

@@ -15,6 +15,7 @@ from moescope.findings.rules_clock import clock_uncertain, clocks_contradict
 from moescope.findings.rules_host import device_idle, host_bound, late_host
 from moescope.findings.rules_load import dropped_tokens, router_collapse
 from moescope.findings.rules_network import slow_network
+from moescope.findings.rules_pipeline import pipeline_bubbles
 from moescope.findings.rules_rank import RANK_RULES
 from moescope.findings.scale import NOTICEABLE, STANDS_OUT, ms, severity
 
@@ -259,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     slow_network,
     below_baseline,
     volume_imbalance,
+    pipeline_bubbles,
     exposed_communication,
     host_bound,
     device_idle,

@@ -38,6 +38,7 @@ _ANCHORS = {
     "slow-rank": "edges",
     "slow-network": "waits",
     "volume-imbalance": "waits",
+    "pipeline-bubbles": "waits",
     "exposed-communication": "waits",
     "small-gemm": "losses",
     "host-bound": "host",

@@ -19,6 +19,7 @@ _PAGE_OF_CODE = {
     "slow-rank": "communication",
     "slow-network": "communication",
     "volume-imbalance": "communication",
+    "pipeline-bubbles": "communication",
     "exposed-communication": "communication",
     "small-gemm": "gemm",
     "host-bound": "host",

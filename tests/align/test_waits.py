@@ -73,9 +73,17 @@ def test_among_equally_late_ranks_the_lowest_is_named_and_at_equal_arrivals_nobo
     assert got["is_last"].to_list() == [False, True, False, False, False]
 
 
-def test_transfers_between_two_ranks_know_no_arrival() -> None:
-    got = waited(of(0, [collective(0, 0, 90, kind="p2p"), collective(1, 50, 90, kind="p2p")]))
-    assert got["arrival_wait_ns"].to_list() == [0, 0]
+def test_both_sides_of_a_message_wait_for_each_other_but_not_a_sender_that_left_into_a_buffer() -> None:
+    def message(sent: tuple[int, int], received: tuple[int, int]) -> list[dict[str, Any]]:
+        sides = {"kind": "p2p", "sends": True, "peer": 1}, {"kind": "p2p", "sends": False, "peer": 0}
+        return [collective(0, *sent, **sides[0]), collective(1, *received, **sides[1])]
+
+    late_receiver, late_sender, buffered = (
+        waited(of(0, message(*times))) for times in (((0, 90), (50, 90)), ((50, 90), (0, 92)), ((0, 20), (50, 60)))
+    )
+    assert late_receiver.select("arrival_wait_ns", "late_rank").rows() == [(50, 1), (0, None)]
+    assert late_sender.select("arrival_wait_ns", "late_rank").rows() == [(0, None), (50, 0)]
+    assert buffered.select("arrival_wait_ns", "late_rank").rows() == [(0, None), (0, None)]
 
 
 def test_a_collective_some_of_whose_ranks_are_missing_says_so() -> None:

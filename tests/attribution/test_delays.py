@@ -160,7 +160,7 @@ def test_model_of_the_exchanges(tmp_path: Path) -> None:
 
 
 def test_without_a_link_model_a_longer_transfer_is_the_links_not_the_volumes() -> None:
-    table = {"step": [0, 0], "turn": [0, 0], "kind": ["all_to_all"] * 2, "transfer_ns": [100, 300]}
+    table = {"step": [0, 0], "stage": [0, 0], "turn": [0, 0], "kind": ["all_to_all"] * 2, "transfer_ns": [100, 300]}
     table |= {"arrival_wait_ns": [0, 0], "is_blocking": [True, True], "is_held": [False, False]}
     unmodelled = pl.DataFrame({**table, "even_links_ns": pl.Series([None, None], dtype=pl.Float64)})
     link, volume = transfer_deviation(unmodelled)

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 
 from moescope.align import SlowLink, TransferModel
-from moescope.attribution.transfers import transfer_causes
+from moescope.attribution.transfers import transfer_causes, transfer_losses
 
 MODELS = {"within host": TransferModel("within host", 100.0, 2.0, 0.0, 9, "by hand")}
 SCHEMA = {
-    "instance": pl.Int64, "rank": pl.Int64, "step": pl.Int64, "turn": pl.Int64, "layer": pl.Int32, "kind": pl.String,
-    "phase": pl.String, "backward": pl.Boolean, "group": pl.String, "members": pl.List(pl.Int64), "tier": pl.String,
-    "complete": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64, "transfer_ns": pl.Int64,
+    "instance": pl.Int64, "rank": pl.Int64, "step": pl.Int64, "stage": pl.Int64, "turn": pl.Int64, "layer": pl.Int32,
+    "kind": pl.String, "phase": pl.String, "backward": pl.Boolean, "group": pl.String, "members": pl.List(pl.Int64),
+    "tier": pl.String, "complete": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64, "transfer_ns": pl.Int64,
     "exposed_transfer_ns": pl.Int64, "even_links_ns": pl.Float64, "remote_bytes": pl.Float64,
     "bottleneck_bytes": pl.Float64, "mean_bytes": pl.Float64, "bottleneck_rank": pl.Int64,
     "bottleneck_receives": pl.Boolean,
@@ -28,9 +28,9 @@ def exchange(
     """An all-to-all of ranks that exchange ``sizes`` bytes with others and arrive together."""
     most = max(sizes, key=lambda rank: sizes[rank])
     shared = {
-        "instance": instance, "step": 0, "turn": instance, "layer": 0, "kind": "all_to_all", "backward": False,
-        "members": sorted(sizes), "group": f"g{sorted(sizes)}", "tier": "within host", "complete": True,
-        "start_ns": 10_000 * instance, "end_ns": 10_000 * instance + span, "transfer_ns": span,
+        "instance": instance, "step": 0, "stage": 0, "turn": instance, "layer": 0, "kind": "all_to_all",
+        "backward": False, "members": sorted(sizes), "group": f"g{sorted(sizes)}", "tier": "within host",
+        "complete": True, "start_ns": 10_000 * instance, "end_ns": 10_000 * instance + span, "transfer_ns": span,
         "exposed_transfer_ns": round(exposed * span), "bottleneck_bytes": sizes[most],
         "mean_bytes": sum(sizes.values()) / len(sizes), "bottleneck_rank": most, "bottleneck_receives": receives,
     }  # fmt: skip
@@ -42,7 +42,7 @@ def exchange(
 def causes(
     rows: Sequence[dict[str, Any]], *, num_steps: int = 1, models: Any = MODELS, links: Sequence[SlowLink] = ()
 ) -> list[tuple[str, int | None, float]]:
-    found = transfer_causes(pl.DataFrame(list(rows), SCHEMA), models, num_steps, links)
+    found = transfer_causes(transfer_losses(pl.DataFrame(list(rows), SCHEMA), models, links), num_steps)
     assert found["charged_ns"].sum() == 0
     assert found["transfer_ns"].to_list() == found["cost_ns"].to_list()
     return found.select("cause", "culprit", "cost_ns").rows()
@@ -113,6 +113,11 @@ def test_groups_side_by_side_hold_up_the_step_once() -> None:
     for turn in range(6):
         rows += exchange(100 + turn, {4: 200, 5: 200}, span=1600, turn=turn)
     assert causes(rows) == [("slow_network", None, pytest.approx(6 * 1200))]
+
+
+def test_turns_of_another_pipeline_stage_are_other_times() -> None:
+    one, other = (exchange(stage, {0: 300, 1: 100, 2: 200}, span=250, turn=0, stage=stage) for stage in (0, 1))
+    assert causes([*one, *other]) == [("volume_imbalance", 0, pytest.approx(100))]
 
 
 def test_reductions_over_a_slow_groups_links_lose_as_much() -> None:

@@ -24,6 +24,7 @@ CAUSES = {
     "host": "the host",
     "memory": "the memory operations",
     "upstream_wait": "the earlier waiting",
+    "pipeline": "the pipeline's stages",
     "unexplained": "the unexplained lateness",
 }
 """Cause -> how a sentence names it, before ``of rank 3``."""

@@ -1,0 +1,41 @@
+"""Point-to-point messages: the pairs of ranks they belong to, and the pipeline stages that these tell."""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def with_pairs(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds ``sender`` (null but for messages) and ``stage`` (Int64), and makes ``members`` and ``group`` of a message
+    those of its pair and direction.
+
+    ``rows``: all ranks' collectives with ``rank, peer, sends, members, group``.
+    """
+    stage = pipeline_stages(rows)
+    is_message = pl.col("peer").is_not_null() & (pl.col("kind") == "p2p")
+    sender = pl.when(is_message).then(pl.when("sends").then("rank").otherwise("peer"))
+    receiver = pl.when("sends").then("peer").otherwise("rank")
+    pair = pl.concat_list(pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer"))
+    name = pl.col("group_description").fill_null("p2p")
+    label = pl.concat_str(name, pl.lit(" "), sender, pl.lit("->"), receiver)
+    return rows.with_columns(
+        sender=sender,
+        members=pl.when(is_message).then(pair).otherwise("members"),
+        group=pl.when(is_message).then(label).otherwise("group"),
+        seq=pl.when(is_message).then(None).otherwise("seq"),
+        stage=pl.col("rank").replace_strict(stage, default=0, return_dtype=pl.Int64),
+    )
+
+
+def pipeline_stages(rows: pl.DataFrame) -> dict[int, int]:
+    """The pipeline stage of every rank that exchanges messages, by what ranks they are; {} where none do.
+
+    Ranks that exchange messages, directly or through others, make up one pipeline, and stand in it in the order of
+    their numbers: frameworks lay stages out over blocks of ranks.
+    """
+    messages = rows.filter((pl.col("kind") == "p2p") & pl.col("peer").is_not_null())
+    chain: dict[int, set[int]] = {}
+    for a, b in messages.select("rank", "peer").unique().sort("rank", "peer").iter_rows():
+        joined = chain.get(a, {a}) | chain.get(b, {b})
+        chain.update(dict.fromkeys(joined, joined))
+    return {rank: sorted(ranks).index(rank) for rank, ranks in chain.items()}
