@@ -17,6 +17,7 @@ from moescope.views.panels import host as panels_host
 from moescope.views.panels import library as panels_library
 from moescope.views.panels import load as panels_load
 from moescope.views.panels import memory as panels_memory
+from moescope.views.panels import path as panels_path
 from moescope.views.panels import router as panels_router
 from moescope.views.panels import run as panels_run
 from moescope.views.panels import step as panels_step
@@ -252,6 +253,7 @@ def _clock(analysis: Analysis) -> list[Picture]:
 _ORDER: tuple[tuple[_Panel, _Draw | None], ...] = (
     (panels_step.parts_panel, _parts),
     (panels_step.causes_panel, None),
+    (panels_path.path_panel, None),
     (panels_comm.waits_panel, _waits),
     (panels_comm.edges_panel, _edges),
     (panels_groups.stragglers_panel, _stragglers),

@@ -3,6 +3,7 @@
 // Charts are saved as pictures by the buttons beside their titles.
 (() => {
   const MOST_SHOWN = 500;
+  const SEEN_AT_ONCE = 3; // rows that need no filter
   const kept = new Map();
 
   const element = (name, options, ...children) => {
@@ -51,7 +52,7 @@
       note.textContent = shown < table.num_rows ? `${shown} of ${table.num_rows.toLocaleString("en")} rows; the CSV has all.` : "";
     };
     const parts = [];
-    if (table.texts.length > 1) {
+    if (table.texts.length > SEEN_AT_ONCE) {
       const filter = element("input", { type: "search", placeholder: "Filter rows", className: "filter", value: state.word });
       filter.setAttribute("aria-label", "Filter rows");
       filter.addEventListener("input", () => { state.word = filter.value.trim().toLowerCase(); fill(); });

@@ -9,6 +9,7 @@ from moescope.views import figures
 from moescope.views.figures import heat as figures_heat
 from moescope.views.panels import Empty
 from moescope.views.panels.comm import edges_panel
+from moescope.views.panels.path import path_panel
 from moescope.views.panels.step import causes_panel, headline, parts_panel
 from moescope_app.pages import View
 from moescope_app.widgets import Child, empty, finding_card, panel
@@ -44,5 +45,6 @@ def render(view: View) -> html.Div:
                 ],
                 className="columns",
             ),
+            panel(slug, path_panel(analysis)),
         ]
     )

@@ -74,6 +74,8 @@
   };
   const save = (filename, address) => Object.assign(document.createElement("a"), { href: address, download: filename }).click();
 
+  const SEEN_AT_ONCE = 3; // rows that need no filter
+
   // Text that a spreadsheet would take for a formula is quoted.
   const csvCell = (cell) => {
     const raw = cell.dataset.v ?? cell.textContent;
@@ -88,7 +90,7 @@
       const word = filter.value.trim().toLowerCase();
       for (const row of table.tBodies[0].rows) row.hidden = !row.textContent.toLowerCase().includes(word);
     });
-    bar.append(...(table.tBodies[0].rows.length > 1 ? [filter] : []), button("CSV", "Save this table with raw values", () => {
+    bar.append(...(table.tBodies[0].rows.length > SEEN_AT_ONCE ? [filter] : []), button("CSV", "Save this table with raw values", () => {
       const lines = [...table.rows].map((row) => [...row.cells].map(csvCell).join(","));
       save(`${table.id}.csv`, `data:text/csv;charset=utf-8,${encodeURIComponent(lines.join("\n"))}`);
     }));
