@@ -57,10 +57,10 @@ class Vocabulary:
         self.codes.append(full)
         return full
 
-    def series(self) -> pl.Series:
-        """The whole column."""
+    def series(self, order: npt.NDArray[np.intp]) -> pl.Series:
+        """The whole column, its rows in ``order``."""
         words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
-        return words[pl.Series(_joined(self.codes, np.uint32))]
+        return words[pl.Series(_joined(self.codes, np.uint32)[order])]
 
 
 @dataclass(slots=True)
@@ -153,18 +153,20 @@ class RawTables:
             self.faults.note(code, f"event {int(index[rows.argmax()]):,}", int(rows.sum()))
 
     def events(self) -> pl.DataFrame:
-        """The complete events of all blocks; those without a start are left out."""
+        """The complete events of all blocks, by time and then as in the file; those without a start are left out."""
         self._open.finish(self.faults)
-        columns: dict[str, Any] = {"index": _joined(self._index, np.uint32)}
+        order = self._order()
+        columns: dict[str, pl.Series] = {"index": pl.Series(_joined(self._index, np.uint32)[order])}
         for name, parts in self._numbers.items():
-            columns[name] = _joined(parts, np.int64)
+            columns[name] = _numbers(_joined(parts, np.int64)[order])
             parts.clear()
-        columns |= {name: vocabulary.series() for name, vocabulary in self._words.items()}
-        frame = pl.DataFrame(columns).lazy()
-        frame = frame.with_columns(pl.when(pl.col(_NUMBERS) > NO_NUMBER).then(pl.col(_NUMBERS)))
-        if any(absent is not None for absent in self._missing_start):
-            frame = frame.filter(pl.lit(pl.Series(~self._absent())))
-        return frame.select(list(RAW_SCHEMA)).collect()
+        columns |= {name: vocabulary.series(order) for name, vocabulary in self._words.items()}
+        return pl.DataFrame(columns).select(list(RAW_SCHEMA))
+
+    def _order(self) -> npt.NDArray[np.intp]:
+        """The rows that have a start, by time."""
+        order = np.argsort(_joined(self._numbers["ts_ns"], np.int64), kind="stable")
+        return order[~self._absent()[order]] if any(gap is not None for gap in self._missing_start) else order
 
     def _absent(self) -> _Mask:
         lengths = [len(part) for part in self._index]
@@ -209,6 +211,13 @@ def _exact(code: str, packed: bytes) -> IntArray | None:
     if code == "q":
         return ns_of_integers(np.frombuffer(packed, dtype=np.int64))
     return ns_of_floats(np.frombuffer(packed, dtype=np.float64)) if code == "d" else None
+
+
+def _numbers(values: IntArray) -> pl.Series:
+    """The column with null where there is no number."""
+    column = pl.Series(values)
+    known = values > NO_NUMBER
+    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
 def _joined(parts: list[Any], dtype: type[Any]) -> npt.NDArray[Any]:

@@ -24,8 +24,8 @@ import moescope
 from moescope.trace.interrupts import check, held
 from moescope.trace.wire import packed, receive, send
 
-_UNDER_WAY = 3
-"""Tasks that a helper has in hand: one to work on, the others so that it need not wait for the next."""
+_UNDER_WAY = 2
+"""Tasks that a helper has in hand: one to work on, one so that it need not wait for the next."""
 
 _PIPE_BYTES = 1 << 20
 """As much as Linux gives a pipe; a message then costs few turns at the interpreter's lock, not one for each 64 KiB."""

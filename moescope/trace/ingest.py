@@ -83,16 +83,17 @@ def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: i
 
 def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     events = tables.events
-    on_device = events.filter(events["category"].is_in(DEVICE_CATEGORIES))
-    by_use = on_device["device"].drop_nulls().value_counts(sort=True)["device"].to_list()
+    on_device = events["device"].filter(events["category"].is_in(DEVICE_CATEGORIES))
+    by_use = on_device.drop_nulls().value_counts(sort=True)["device"].to_list()
     faults = found.faults.copy()
     who = identify(found.info, by_use, faults)
     who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     note_launches(events, faults)
     if not events.height:
         faults.note("no-events")
-    timed = events.filter(events["category"] != "other")
-    timed = timed if timed.height else events
+    times = events.select("start_ns", "dur_ns")
+    timed = times.filter(events["category"] != "other")
+    timed = timed if timed.height else times
     return {
         "is_trace": True,
         "file": job.relative,
@@ -101,7 +102,7 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
         "start_ns": timed["start_ns"].min() or 0,
         "end_ns": (timed["start_ns"] + timed["dur_ns"]).max() or 0,
         "num_events": events.height,
-        "num_device_events": on_device.height,
+        "num_device_events": on_device.len(),
         "num_recorded": found.num_recorded,
         "info": found.info,
         "labels": found.labels,

@@ -52,9 +52,8 @@ def _named_ranks(labels: Mapping[str, str]) -> dict[int, int]:
 
 def _refuse_parallel_steps(events: pl.DataFrame) -> None:
     """Raise where one profiler step runs in several processes at a time: no process of its own profiles another."""
-    steps = events.filter(
-        pl.col("category") == "annotation", pl.col("name").cast(pl.String).str.starts_with("ProfilerStep#")
-    )
+    ranges = events.lazy().filter(pl.col("category") == "annotation").select("name", "pid").collect()
+    steps = ranges.filter(pl.col("name").cast(pl.String).str.starts_with("ProfilerStep#"))
     processes = steps.group_by("name").agg(pl.col("pid").n_unique())["pid"].max()
     if isinstance(processes, int) and processes > 1:
         raise MergedError(f"several ranks were merged into it: {processes} processes run the same profiler step")

@@ -56,7 +56,7 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     if lost := found.memory.height - memory.height:
         found.faults.note("bad-memory", count=lost)
     return Tables(
-        events.select(list(EVENT_SCHEMA)).sort("start_ns", maintain_order=True).collect(),
+        events.select(list(EVENT_SCHEMA)).collect(),
         found.comm,
         memory.sort("ts_ns", maintain_order=True),
     )
@@ -130,9 +130,10 @@ def _one_of(categories: Sequence[str]) -> npt.NDArray[np.bool_]:
 
 def note_launches(events: pl.DataFrame, faults: Faults) -> None:
     """Note device events that start before the call that launched them; remark those without a launch."""
+    events = events.select("index", "start_ns", "category", "correlation")
     calls = events.filter(pl.col("category") == "runtime", pl.col("correlation").is_not_null())
     launch = calls.group_by("correlation").agg(launch_ns=pl.col("start_ns").min())
-    device = events.filter(pl.col("category").is_in(DEVICE_CATEGORIES)).select("index", "start_ns", "correlation")
+    device = events.filter(pl.col("category").is_in(DEVICE_CATEGORIES))
     device = device.join(launch, on="correlation", how="left")
     early = device.filter(pl.col("start_ns") < pl.col("launch_ns"))
     if early.height:

@@ -73,7 +73,7 @@ def _ns(value: object) -> int:
 
 
 def _rows(found: Scan) -> list[tuple[int, int, int, str]]:
-    return found.events.select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
+    return found.events.sort("index").select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
 
 
 def _same(one: Scan, other: Scan) -> bool:
