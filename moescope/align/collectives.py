@@ -1,32 +1,11 @@
-"""Names, element sizes and shapes of communication, in one vocabulary.
-
-Every backend spells its collectives differently (``_allgather_base``, ``all_gather_into_tensor``,
-``ncclDevKernel_AllGather_RING_LL``); matching across ranks needs one word for each.
-"""
+"""Kinds of communication and what they imply, and its element sizes and shapes, in one vocabulary."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from math import prod
 from typing import Any
-
-KINDS = (
-    ("reduce_scatter", "reducescatter"),
-    ("all_to_all", "alltoall"),
-    ("all_gather", "allgather"),
-    ("all_reduce", "allreduce|crossdevicereduce"),
-    ("broadcast", "broadcast"),
-    ("barrier", "barrier"),
-    ("p2p", "^send$|^recv$|^isend$|^irecv$|(?:nccl|gloo|mpi|hccl|c10d)(?:send|recv)(?!recv)|hcomreceive"),
-    ("all_to_all", "sendrecv|dispatch|combine"),
-    ("reduce", "reduce"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("p2p", "send|recv"),
-)
-"""(kind, pattern over the lower-case letters of a name), first match wins."""
 
 PART_OF_KIND = {
     "all_to_all": "all_to_all",
@@ -55,17 +34,6 @@ ITEM_BYTES = {
     "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1, "unsignedchar": 1, "signedchar": 1,
     "float8e4m3fn": 1, "float8e5m2": 1, "float8e4m3fnuz": 1, "float8e5m2fnuz": 1,
 }  # fmt: skip
-
-
-def kind_of(name: str) -> str:
-    """The kind of collective behind a recorded name, ``other`` where none fits."""
-    letters = re.sub("[^a-z0-9]", "", name.lower())
-    return next((kind for kind, pattern in KINDS if re.search(pattern, letters)), "other")
-
-
-def kinds_of(names: Iterable[str]) -> dict[str, str]:
-    """``kind_of`` for each distinct name."""
-    return {name: kind_of(name) for name in set(names)}
 
 
 def item_bytes(dtype: str | None) -> int | None:
@@ -123,9 +91,9 @@ def concrete_splits(concrete: str | None, dims: str | None) -> tuple[list[int], 
     return lists[1], lists[0]
 
 
-def concrete_root(name: str, concrete: str | None) -> int | None:
+def concrete_root(kind: str, concrete: str | None) -> int | None:
     """The root, as a number within the group, from a ``c10d`` call's concrete inputs; None where there is none."""
-    position = ROOT_ARGUMENT.get(kind_of(name))
+    position = ROOT_ARGUMENT.get(kind)
     values = _parse_list(concrete)
     if position is None or position >= len(values):
         return None

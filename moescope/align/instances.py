@@ -18,10 +18,12 @@ from moescope.align.collectives import (
     first_dtype,
     first_tensor_elements,
     item_bytes,
-    kinds_of,
 )
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
+
+KindOf = Callable[[str], str]
+"""What a collective or kernel of this name does, one of ``moescope.trace.model.COLLECTIVES``."""
 
 SCHEMA: dict[str, Any] = {
     "event": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64, "launch_ns": pl.Int64, "kind": pl.String,
@@ -39,26 +41,29 @@ ARGUMENTS = ("collective", "dtype", "in_nelems", "out_nelems", "group_size", "se
              "group_description", "group_ranks", "in_splits", "out_splits", "src_rank", "dst_rank")  # fmt: skip
 
 
-def comm_instances(events: pl.DataFrame, comm_args: pl.DataFrame, launch: pl.DataFrame) -> pl.DataFrame:
+def comm_instances(
+    events: pl.DataFrame, comm_args: pl.DataFrame, launch: pl.DataFrame, kind_of: KindOf
+) -> pl.DataFrame:
     """The rank's collectives with the columns of SCHEMA.
 
-    ``events``, ``comm_args``: as the reader gives them; ``launch``: ``context.launches(events)``.
+    ``events``, ``comm_args``: as the reader gives them; ``launch``: ``context.launches(events)``; ``kind_of``: what a
+    collective of a name does, as ``trace.patterns.collective_kind`` says.
     """
     table = pl.concat([events, launch], how="horizontal")
     device = table.filter((pl.col("kind") == "communication") & pl.col("category").is_in(["kernel", "copy"]))
-    rows = _device_rows(device, events, comm_args) if len(device) else _host_rows(events)
+    rows = _device_rows(device, events, comm_args, kind_of) if len(device) else _host_rows(events, kind_of)
     moment = rows["launch_ns"].fill_null(rows["start_ns"]).to_numpy()
     where = contexts(events, moment, rows["thread"].fill_null(-1).to_numpy())
     rows = pl.concat([rows, where], how="horizontal")
     return rows.select([pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()]).sort("start_ns", "event")
 
 
-def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataFrame) -> pl.DataFrame:
+def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataFrame, kind_of: KindOf) -> pl.DataFrame:
     moment = device["launch_ns"].fill_null(-1).to_numpy()
     thread = device["launch_tid"].fill_null(-1).to_numpy()
     own = device.select("index").join(comm_args, on="index", how="left", maintain_order="left").select(ARGUMENTS)
     host = _host_arguments(events, comm_args, moment, thread)
-    called = _host_calls(events, moment, thread)
+    called = _host_calls(events, moment, thread, kind_of)
     merged = pl.DataFrame([own[name].zip_with(own[name].is_not_null(), host[name]) for name in ARGUMENTS])
     recorded = merged["collective"].fill_null(called["collective"]).fill_null(device["name"].cast(pl.String))
     size = _mapped(merged["dtype"].fill_null(called["dtype"]), item_bytes, pl.Int64)
@@ -71,7 +76,7 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
             "launch_ns": device["launch_ns"],
             "thread": device["launch_tid"],
             "stream": device["stream"],
-            "kind": recorded.replace_strict(kinds_of(recorded.to_list()), return_dtype=pl.String),
+            "kind": _mapped(recorded, kind_of, pl.String),
             "send_bytes": merged["in_nelems"].fill_null(called["in_nelems"]) * size,
             "recv_bytes": merged["out_nelems"].fill_null(called["out_nelems"]) * size,
             **{name: merged[name] for name in ("group_name", "group_description", "group_ranks", "group_size", "seq")},
@@ -98,10 +103,10 @@ def _host_arguments(events: pl.DataFrame, comm_args: pl.DataFrame, moment: IntAr
     return _pick(ranges.select("tid", "start_ns", "dur_ns", *ARGUMENTS), moment, thread).select(ARGUMENTS)
 
 
-def _host_calls(events: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.DataFrame:
+def _host_calls(events: pl.DataFrame, moment: IntArray, thread: IntArray, kind_of: KindOf) -> pl.DataFrame:
     """Kind, type, sizes and splits from the backend range and the ``c10d`` call around each launch, [m]."""
     backend = _pick(_backend_ranges(events), moment, thread)
-    calls = _pick(_c10d_calls(events), moment, thread)
+    calls = _pick(_c10d_calls(events, kind_of), moment, thread)
     return pl.DataFrame(
         {
             "collective": backend["collective"].fill_null(calls["collective"]),
@@ -126,10 +131,11 @@ def _backend_ranges(events: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _c10d_calls(events: pl.DataFrame) -> pl.DataFrame:
-    """``c10d::*`` calls with elements sent and received, type and splits; all-to-all passes (output, input)."""
+def _c10d_calls(events: pl.DataFrame, kind_of: KindOf) -> pl.DataFrame:
+    """``c10d::*`` calls with kind, elements sent and received, type and splits; all-to-all passes (output, input)."""
     calls = events.filter((pl.col("category") == "cpu_op") & pl.col("name").cast(pl.String).str.contains(r"^c10d::"))
     name = calls["name"].cast(pl.String)
+    kind = _mapped(name, kind_of, pl.String)
     exchange = name.str.contains("alltoall_base")
     received = _mapped(calls["input_dims"], first_tensor_elements, pl.Int64)
     second = _mapped(calls["input_dims"], lambda dims: first_tensor_elements(dims, 1), pl.Int64)
@@ -146,27 +152,26 @@ def _c10d_calls(events: pl.DataFrame) -> pl.DataFrame:
             "start_ns": calls["start_ns"],
             "dur_ns": calls["dur_ns"],
             "collective": name,
+            "kind": kind,
             "dtype": dtype.set(is_untyped, None),
             "in_nelems": second.zip_with(exchange, received),
             "out_nelems": received,
             "in_splits": pl.Series([pair and pair[0] for pair in splits], dtype=pl.List(pl.Int64)),
             "out_splits": pl.Series([pair and pair[1] for pair in splits], dtype=pl.List(pl.Int64)),
             "root": pl.Series(
-                [concrete_root(*call) for call in zip(name, calls["concrete_inputs"], strict=True)], dtype=pl.Int64
+                [concrete_root(*call) for call in zip(kind, calls["concrete_inputs"], strict=True)], dtype=pl.Int64
             ),
         }
     )
 
 
-def _host_rows(events: pl.DataFrame) -> pl.DataFrame:
+def _host_rows(events: pl.DataFrame, kind_of: KindOf) -> pl.DataFrame:
     """Collectives of a host-only trace: backend ranges joined in order with the calls that issued them."""
-    ranges, calls = _backend_ranges(events), _c10d_calls(events)
+    ranges, calls = _backend_ranges(events), _c10d_calls(events, kind_of)
     ranges = ranges.filter(~pl.col("collective").str.starts_with("c10d::")).sort("start_ns")
-    ranges = ranges.with_columns(kind=_kinds(ranges["collective"])).with_columns(
-        turn=pl.int_range(pl.len()).over("kind")
-    )
-    calls = calls.sort("start_ns").with_columns(kind=_kinds(calls.sort("start_ns")["collective"]))
-    calls = calls.with_columns(turn=pl.int_range(pl.len()).over("kind"))
+    ranges = ranges.with_columns(kind=_mapped(ranges["collective"], kind_of, pl.String))
+    turn = pl.int_range(pl.len()).over("kind")
+    ranges, calls = ranges.with_columns(turn=turn), calls.sort("start_ns").with_columns(turn=turn)
     joined = ranges.join(calls, on=["kind", "turn"], how="left", suffix="_call", maintain_order="left")
     issued = (pl.col("start_ns_call") <= pl.col("start_ns")) & (pl.col("in_nelems_call") == pl.col("in_nelems"))
     issued = (
@@ -206,10 +211,6 @@ def _pick(ranges: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.DataFr
     """The row of ``ranges`` innermost at each moment of its thread; a row of nulls where there is none."""
     slot = enclosing(ranges, moment, thread)
     return ranges.select(pl.all().gather(pl.Series(slot).replace(-1, None)))
-
-
-def _kinds(names: pl.Series) -> pl.Series:
-    return names.replace_strict(kinds_of(names.to_list()), return_dtype=pl.String)
 
 
 def _mapped(values: pl.Series, function: Callable[[str], object], dtype: type[pl.DataType]) -> pl.Series:

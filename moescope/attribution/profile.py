@@ -74,7 +74,7 @@ def profile_rank(trace: RankTrace) -> RankProfile:
     events = trace.events()
     launch = launches(events)
     windows = step_windows(events, launch["launch_ns"])
-    instances = comm_instances(events, trace.comm_args(), launch)
+    instances = comm_instances(events, trace.comm_args(), launch, trace.patterns.collective_kind)
     instances = instances.with_columns(
         part=pl.col("kind").replace_strict(PART_OF_KIND, default="other"),
         step=assign_steps(instances["start_ns"], windows),

@@ -79,7 +79,7 @@ def open_directory(
     traces = [stored for metadata, job in zip(found, jobs, strict=True) for stored in _stored(metadata, job)]
     if not traces:
         raise _nothing_read(root, problems, notes)
-    ranks = number_windows(with_ranks(traces, regex, problems), problems)
+    ranks = [replace(trace, patterns=table) for trace in number_windows(with_ranks(traces, regex, problems), problems)]
     notes += _other_runs(ranks, problems)
     problems.extend(problem for trace in ranks for problem in trace.problems)
     return TraceDirectory(root, ranks, problems, notes)

@@ -24,6 +24,11 @@ CATEGORIES = (
 )
 DEVICE_CATEGORIES = ("kernel", "copy", "memset")
 KINDS = ("compute", "communication", "copy", "wait")
+COLLECTIVES = (
+    "all_to_all", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "p2p",
+    "barrier", "other",
+)  # fmt: skip
+"""What a collective does; ``p2p``: one sends and one receives."""
 
 CategoryType = pl.Enum(CATEGORIES)
 KindType = pl.Enum(KINDS)

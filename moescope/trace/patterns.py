@@ -1,20 +1,22 @@
-"""The table of names: which category and which kind an event is. Data in ``patterns.toml``, read here."""
+"""The table of names: an event's category and kind, what a collective does. Data in ``patterns.toml``, read here."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from moescope.errors import MoescopeError
-from moescope.trace.model import CATEGORIES, KINDS
+from moescope.trace.model import CATEGORIES, COLLECTIVES, KINDS
 
 Rule = tuple[re.Pattern[str], str]
 _ESCAPE_OR_CAPITALS = re.compile(r"(\\.)|([A-Z]+)")
-_SECTIONS = {"kernel", "range", "process", "categories"}
+_NOT_A_LETTER = re.compile("[^a-z0-9]")
+_SECTIONS = {"kernel", "range", "collective", "process", "categories"}
 ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 """Process name, event name or None for all, category."""
 
@@ -25,12 +27,14 @@ class Patterns:
 
     kernel_rules: tuple[Rule, ...]
     range_rules: tuple[Rule, ...]
+    collective_rules: tuple[Rule, ...]
     process_rules: tuple[ProcessRule, ...]
     categories: dict[str, str]
     text: str
     """The source of the rules, part of the store's key."""
     _kernels: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Kinds found already: the ranks of a run have the same kernels."""
+    _collectives: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def kernel_kind(self, name: str) -> str:
         """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
@@ -43,6 +47,14 @@ class Patterns:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""
         lower = name.lower()
         return next((kind for rule, kind in self.range_rules if rule.search(lower)), None)
+
+    def collective_kind(self, name: str) -> str:
+        """What the collective or kernel called ``name`` does, one of ``COLLECTIVES``."""
+        if name not in self._collectives:
+            letters = _NOT_A_LETTER.sub("", name.lower())
+            found = (kind for rule, kind in self.collective_rules if rule.search(letters))
+            self._collectives[name] = next(found, "other")
+        return self._collectives[name]
 
     def process_category(self, process: str, name: str) -> str | None:
         """Category of an event called ``name`` of a process called ``process``, None where no rule fits."""
@@ -69,8 +81,9 @@ def load_patterns(extra: Path | None = None) -> Patterns:
     for table in reversed(tables):
         categories.update({name: category for category, names in table.get("categories", {}).items() for name in names})
     return Patterns(
-        kernel_rules=tuple(rule for table in tables for rule in _rules(table, "kernel")),
-        range_rules=tuple(rule for table in tables for rule in _rules(table, "range")),
+        kernel_rules=_all_rules(tables, "kernel", KINDS),
+        range_rules=_all_rules(tables, "range", KINDS),
+        collective_rules=_all_rules(tables, "collective", COLLECTIVES),
         process_rules=tuple(rule for table in tables for rule in _process_rules(table)),
         categories=categories,
         text="\n".join(texts),
@@ -93,18 +106,22 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
     if unknown:
         raise MoescopeError(
             f"{origin}: unknown keys {sorted(unknown)}",
-            hint="a table has [[kernel]], [[range]], [[process]] and [categories]; see docs/reading.md",
+            hint="a table has [[kernel]], [[range]], [[collective]], [[process]], [categories]; see docs/reading.md",
             code="bad-patterns",
         )
     return table
 
 
-def _rules(table: dict[str, Any], section: str) -> list[Rule]:
+def _all_rules(tables: Sequence[dict[str, Any]], section: str, kinds: Collection[str]) -> tuple[Rule, ...]:
+    return tuple(rule for table in tables for rule in _rules(table, section, kinds))
+
+
+def _rules(table: dict[str, Any], section: str, kinds: Collection[str]) -> list[Rule]:
     rules = []
     for entry in table.get(section, []):
-        if entry.get("kind") not in KINDS or not isinstance(entry.get("match"), list):
+        if entry.get("kind") not in kinds or not isinstance(entry.get("match"), list):
             raise MoescopeError(
-                f"a [[{section}]] entry needs kind (one of {', '.join(KINDS)}) and match (a list), got {entry}",
+                f"a [[{section}]] entry needs kind (one of {', '.join(kinds)}) and match (a list), got {entry}",
                 code="bad-patterns",
             )
         for text in entry["match"]:

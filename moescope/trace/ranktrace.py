@@ -12,6 +12,7 @@ import polars as pl
 
 from moescope.errors import InputUnreadableError
 from moescope.trace.model import EVENT_SCHEMA, CategoryType, Problem, ProcessGroup
+from moescope.trace.patterns import Patterns, load_patterns
 from moescope.trace.store import Entry
 
 _TEXTS = ("input_dims", "input_types", "concrete_inputs")
@@ -41,6 +42,8 @@ class RankTrace:
     labels: dict[str, str]
     """Names and labels of the processes in the trace, by ``"process_name {pid}"`` and ``"process_labels {pid}"``."""
     entry: Entry = field(repr=False)
+    patterns: Patterns = field(default_factory=load_patterns, repr=False, compare=False)
+    """What names mean, as the trace was read."""
 
     def events(self, columns: Sequence[str] | None = None, categories: Iterable[str] | None = None) -> pl.DataFrame:
         """Complete events, sorted by ``start_ns``; only ``columns`` and only rows of ``categories`` where given."""

@@ -10,8 +10,8 @@ from moescope.align.collectives import (
     first_dtype,
     first_tensor_elements,
     item_bytes,
-    kind_of,
 )
+from moescope.trace.patterns import load_patterns
 
 ZOO = {
     "all_to_all": [
@@ -68,7 +68,7 @@ ZOO = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in ZOO.items() for name in names])
 def test_kind_of_every_backends_names(kind: str, name: str) -> None:
-    assert kind_of(name) == kind
+    assert load_patterns().collective_kind(name) == kind
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_sizes_that_nothing_has_are_none():
     assert first_tensor_elements("[[1099511627776, 1099511627776]]") is None
     assert first_tensor_elements("[[-1, 4]]") is None
     assert concrete_splits('["", "", "[1, 99999999999999999999]", "[1, 2]"]', "[[8], [8]]") is None
-    assert concrete_root("c10d::broadcast_", '["", "", "99999999999", ""]') is None
+    assert concrete_root("broadcast", '["", "", "99999999999", ""]') is None

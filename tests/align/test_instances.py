@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from tiny_trace import BASE_NS, ROW_ELEMENTS, TinyRank, write
+from tiny_trace import BASE_NS, COMM, ROW_ELEMENTS, TinyRank, write
 
 from moescope.align.context import launches
 from moescope.align.groups import compact, with_members
 from moescope.align.instances import SCHEMA, comm_instances
 from moescope.trace import RankTrace, open_directory
+from moescope.views.palette import group_of
+from moescope.views.timeline.colours import SLICE_GROUPS, slice_groups
 
 
 def opened(rank: TinyRank, folder: Path) -> RankTrace:
@@ -19,7 +21,7 @@ def opened(rank: TinyRank, folder: Path) -> RankTrace:
 
 def instances(trace: RankTrace) -> pl.DataFrame:
     events = trace.events()
-    found = comm_instances(events, trace.comm_args(), launches(events))
+    found = comm_instances(events, trace.comm_args(), launches(events), trace.patterns.collective_kind)
     assert found.schema == pl.Schema(SCHEMA)
     return found.with_columns(pl.col("start_ns", "end_ns", "launch_ns") - BASE_NS)
 
@@ -113,3 +115,25 @@ def test_ranks_as_text() -> None:
     assert compact([8, 0, 1, 2, 3]) == "0-3,8"
     assert compact([5]) == "5"
     assert compact([]) == ""
+
+
+def test_a_users_table_says_what_a_kernel_of_their_own_does(tmp_path: Path) -> None:
+    rank = TinyRank(0, world_size=2)
+    rank.kernel("my_Exchange<2>", 100, 50, stream=COMM)
+    folder = write([rank], tmp_path / "run")
+    table = tmp_path / "patterns.toml"
+    table.write_text(
+        """
+        [[kernel]]
+        kind = "communication"
+        match = ['my_exchange']
+
+        [[collective]]
+        kind = "all_to_all"
+        match = ['myexchange']
+        """
+    )
+    trace = open_directory(folder, patterns=table).ranks[0]
+    assert instances(trace)["kind"].to_list() == ["all_to_all"]
+    group = SLICE_GROUPS[slice_groups(trace.events(), trace.patterns.collective_kind)[0]]
+    assert group == group_of("comm.all_to_all.transfer").key

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from moescope.align.collectives import PART_OF_KIND, kind_of
+from moescope.align.collectives import PART_OF_KIND
 from moescope.attribution.labels import PART, Label, compute_labels
 from moescope.views.palette import GROUPS, group_of
 
@@ -29,8 +29,8 @@ _OF_CATEGORY = {
 _OF_KIND = {"copy": "memory", "wait": "a2a-wait"}
 
 
-def slice_groups(events: pl.DataFrame) -> npt.NDArray[np.uint8]:
-    """Colour of each event, from its kind, category and name; [n].
+def slice_groups(events: pl.DataFrame, kind_of: Callable[[str], str]) -> npt.NDArray[np.uint8]:
+    """Colour of each event, from its kind, category and name; [n]. ``kind_of``: what a collective of a name does.
 
     Host operations are grey where a device does the work, and coloured by what they compute where there is none.
     """
@@ -39,17 +39,14 @@ def slice_groups(events: pl.DataFrame) -> npt.NDArray[np.uint8]:
     by_name = {name: _INDEX[_compute_group(label)] for name, label in compute_labels(names).items()}
     compute = events["name"].cast(pl.String).replace_strict(by_name, return_dtype=pl.UInt8)
     known, kind = _mapped(events["category"], {**_OF_CATEGORY, **on_host}), _mapped(events["kind"], _OF_KIND)
-    exchange = {name: _INDEX[group_of(f"comm.{_part_of(name)}.transfer").key] for name in names}
+    exchange = {
+        name: _INDEX[group_of(f"comm.{PART_OF_KIND.get(kind_of(name), 'other')}.transfer").key] for name in names
+    }
     communication = pl.when(events["kind"] == "communication").then(
         events["name"].cast(pl.String).replace_strict(exchange, return_dtype=pl.UInt8)
     )
     frame = pl.DataFrame({"compute": compute, "known": known, "kind": kind})
     return frame.select(group=pl.coalesce(communication, "kind", "known", "compute"))["group"].to_numpy()
-
-
-def _part_of(name: str) -> str:
-    """The ``comm.*`` part that a kernel's or operation's name belongs to."""
-    return PART_OF_KIND.get(kind_of(name), "other")
 
 
 def _mapped(values: pl.Series, keys: Mapping[str, str]) -> pl.Series:

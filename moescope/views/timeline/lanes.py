@@ -98,7 +98,7 @@ def _of_window(trace: RankTrace, clock: Clock | None, base_ns: int, names: Names
         start=pl.lit(pl.Series(start)),
         end=pl.lit(pl.Series(end)),
         number=pl.lit(pl.Series(names.numbers(events["name"]))),
-        group=pl.lit(pl.Series(slice_groups(events))),
+        group=pl.lit(pl.Series(slice_groups(events, trace.patterns.collective_kind))),
         event=pl.col("index").cast(pl.Int64) + (trace.window << WINDOW_SHIFT),
     )
 
