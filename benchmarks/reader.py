@@ -79,6 +79,10 @@ def main() -> None:
     options.add_argument("--ranks", type=int, default=0)
     options.add_argument("--hta", type=Path)
     chosen = options.parse_args()
+    if chosen.mb:
+        _require(sys.executable, "orjson", "pip install -e '.[dev]'")
+    if chosen.mb and chosen.hta:
+        _require(str(chosen.hta), "hta", "--hta names the Python of an environment made with pip install -e '.[hta]'")
     with tempfile.TemporaryDirectory(prefix="moescope-bench-") as scratch:
         if chosen.mb:
             _table(Path(scratch), chosen)
@@ -86,6 +90,16 @@ def main() -> None:
             _large(Path(scratch), chosen)
         if chosen.ranks:
             _scaling(Path(scratch), chosen)
+
+
+def _require(python: str, module: str, remedy: str) -> None:
+    """End with a word where a yardstick is absent."""
+    try:
+        found = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+    except OSError as error:
+        raise SystemExit(f"{python}: {error.strerror}") from error
+    if not found:
+        raise SystemExit(f"{python} cannot import {module}: {remedy}")
 
 
 def _table(scratch: Path, chosen: argparse.Namespace) -> None:

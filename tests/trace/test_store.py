@@ -219,6 +219,14 @@ def test_ranks_by_the_users_expression(tmp_path: Path) -> None:
             open_directory(tmp_path, rank_regex=regex)
 
 
+def test_the_users_expression_corrects_a_name_but_not_the_content(tmp_path: Path) -> None:
+    """``rank0`` counts within the node; what the expression does not find is no rank, whatever else the name holds."""
+    nameless = dict.fromkeys(["gpu8_rank0.json", "gpu9_rank1.json", "rank2.json"], trace(event(), rank=None))
+    directory = open_files(tmp_path, nameless | {"gpu3.json": trace(event(), rank=5)}, rank_regex=r"gpu(\d+)")
+    assert [t.rank for t in directory.ranks] == [5, 8, 9]
+    assert [(p.file, p.code) for p in directory.problems] == [("rank2.json", "rank-unknown")]
+
+
 def test_the_users_patterns_come_first(tmp_path: Path) -> None:
     table = tmp_path / "mine.toml"
     table.write_text(
