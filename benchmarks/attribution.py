@@ -2,6 +2,7 @@
 
     python benchmarks/attribution.py                      # 8 seeds, 8 and 64 ranks, one and several hosts
     python benchmarks/attribution.py --seeds 2 --ranks 8 --faults slow_rank expert_skew
+    python benchmarks/attribution.py --pipeline 2 --ranks 8
     python benchmarks/attribution.py --scale 1024         # time and memory of one large step
 
 Each seed draws the rank at fault, how strong the fault is, and, on several hosts, clocks up to 50 ms off that drift
@@ -100,9 +101,9 @@ def results(todo: Sequence[Case], jobs: int) -> Iterator[Score | Failure]:
         yield from pool.map(run, todo)
 
 
-def chosen(faults: Sequence[str] | None, seeds: int, ranks: Iterable[int]) -> list[Case]:
+def chosen(faults: Sequence[str] | None, seeds: int, ranks: Iterable[int], pipeline: int) -> list[Case]:
     """The faults named, else all of them on few ranks and one of each kind on many."""
-    every = cases(faults or list(FAULTS), seeds, ranks)
+    every = cases(faults or list(FAULTS), seeds, ranks, pipeline)
     return [case for case in every if faults or case.ranks < LARGE or case.fault in CORE]
 
 
@@ -127,6 +128,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS))
+    parser.add_argument("--pipeline", type=int, default=1, help="pipeline stages")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("K", "N"), help="only every Nth run")
     parser.add_argument("--scores", type=Path, nargs="+", help="append every score to the first of these; skip theirs")
@@ -141,7 +143,7 @@ def main() -> int:
         measure_scale(args.scale)
         return 0
     files = args.scores or []
-    wanted = chosen(args.faults, args.seeds, args.ranks)
+    wanted = chosen(args.faults, args.seeds, args.ranks, args.pipeline)
     done = {case: found for file in files for case, found in known(file).items()}
     first, every = args.part
     todo = [case for index, case in enumerate(wanted) if case not in done and index % every == first]

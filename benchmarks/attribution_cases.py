@@ -19,6 +19,8 @@ LARGE_MODEL = Model(num_layers=3)
 LARGE = 32
 """From this many ranks on runs have the smaller model, and by default only the faults of ``CORE``."""
 STEPS = 3
+STAGED_MICROBATCHES = 4
+"""In a step of a run with pipeline stages; one otherwise."""
 TINY, TINY_AT_SCALE = (16, 32), (128, 192)
 """How many times as many experts; more where slow links between hosts carry most of the step, of which fewer would
 cost less than the 2 % from which findings speak."""
@@ -76,6 +78,7 @@ class Case:
     seed: int
     ranks: int
     ranks_per_host: int
+    pipeline: int = 1
 
     @property
     def has_baseline(self) -> bool:
@@ -88,7 +91,8 @@ class Case:
         hosts = self.ranks // self.ranks_per_host
         with_baseline = " with a baseline" if self.has_baseline else ""
         name = self.fault.removesuffix("_baseline") + with_baseline
-        return f"{name}, {self.ranks} ranks, {hosts} host{'s' if hosts > 1 else ''}"
+        stages = f", {self.pipeline} stages" if self.pipeline > 1 else ""
+        return f"{name}, {self.ranks} ranks, {hosts} host{'s' if hosts > 1 else ''}{stages}"
 
     @property
     def network(self) -> Network:
@@ -106,17 +110,18 @@ class Case:
         faults = [text for text in FAULTS[self.fault](rng, self.ranks).split() if text]
         faults += ["clock"] if self.ranks_per_host < self.ranks else []
         return SimConfig(
-            ranks=self.ranks, ranks_per_host=self.ranks_per_host, steps=STEPS, microbatches=1,
+            ranks=self.ranks, ranks_per_host=self.ranks_per_host, steps=STEPS, pipeline=self.pipeline,
+            microbatches=STAGED_MICROBATCHES if self.pipeline > 1 else 1,
             model=LARGE_MODEL if self.ranks >= LARGE else MODEL, network=self.network, seed=self.seed,
             faults=tuple(parse_fault(text) for text in faults), measured_clock=False,
         )  # fmt: skip
 
 
-def cases(faults: Iterable[str], seeds: int, ranks: Iterable[int]) -> list[Case]:
+def cases(faults: Iterable[str], seeds: int, ranks: Iterable[int], pipeline: int = 1) -> list[Case]:
     """Every fault, seed and number of ranks; on one host and on several. Seed by seed, so that an early end still
     leaves every row some runs."""
     return [
-        Case(fault, seed, count, per_host)
+        Case(fault, seed, count, per_host, pipeline)
         for seed in range(seeds)
         for count in ranks
         for per_host in (count, 8 if count > 8 else count // 2)

@@ -34,7 +34,7 @@ class Score:
     cost_error: float
     """Share of the step by which the cause's cost is off."""
     wait_error: float
-    """Removable wait: sum of absolute errors over the time in all-to-alls."""
+    """Removable wait: sum of absolute errors over the time in all-to-alls, or in messages if they are further off."""
     clock_error_us: float
     bracket_holds: bool
     residual_ns: int
@@ -52,6 +52,7 @@ def score(case: Case, analysis: Analysis, truth: Truth, seconds: dict[str, float
         unwaited = UNWAITED.get(finding.code)
         if unwaited and not any(name == unwaited for name, _ in costs):
             costs[unwaited, finding.rank] = finding.cost_ns_per_step
+    costs = {key: ns for key, ns in costs.items() if key[0] != "pipeline"}
     ranked = sorted(costs.items(), key=lambda item: -item[1])
     fault = next((f for f in truth["faults"] if f["cause"]), None)
     findings = [f.code for f in analysis.findings]
@@ -61,7 +62,7 @@ def score(case: Case, analysis: Analysis, truth: Truth, seconds: dict[str, float
     cause_right, rank_right, cost_error = _diagnosis(ranked, fault, truth, findings)
     clock_error_us, bracket_holds = _clocks(analysis, truth)
     residual = max(abs(sum(r.parts_ns.values()) - r.window_ns) for r in analysis.ranks)
-    waits = _wait_error(analysis, truth)
+    waits = max(_wait_error(analysis, truth), _message_error(analysis, truth))
     return Score(
         case, cause_right, rank_right, cost_error, waits, clock_error_us, bracket_holds, residual, said, seconds
     )  # fmt: skip
@@ -70,10 +71,13 @@ def score(case: Case, analysis: Analysis, truth: Truth, seconds: dict[str, float
 def _diagnosis(
     ranked: Sequence[tuple[tuple[str, int | None], int]], fault: Truth | None, truth: Truth, findings: Sequence[str]
 ) -> tuple[bool, bool | None, float]:
-    """Whether the costliest cause is the fault's, whether its rank is, and how far its cost is off."""
+    """Whether the costliest cause is the fault's, whether its rank is, and how far its cost is off.
+
+    A fault that a pipeline's waiting takes up is none: nobody is to be blamed for it.
+    """
     step = truth["step_ns"]
-    if fault is None:
-        blamed = set(findings) - {"balanced", "exposed-communication", "clock-uncertain"}
+    if fault is None or (truth.get("pp_size") and fault["cost_ns_per_step"] < NOTICEABLE * step):
+        blamed = set(findings) - {"balanced", "exposed-communication", "clock-uncertain", "pipeline-bubbles"}
         return "balanced" in findings and not blamed, None, max((ns for _, ns in ranked), default=0) / step
     if not ranked:
         return False, None, abs(fault["cost_ns_per_step"]) / step
@@ -106,6 +110,24 @@ def _wait_error(analysis: Analysis, truth: Truth) -> float:
             error += abs(member.removable_wait_ns - wait)
             total += duration
     return error / total if total else 1.0
+
+
+def _message_error(analysis: Analysis, truth: Truth) -> float:
+    """The same of messages between pipeline stages; they are counted in their pair and direction."""
+    known: dict[str, list[Truth]] = defaultdict(list)
+    for message in truth["collectives"]:
+        if message["kind"] == "p2p":
+            known["{}->{}".format(*message["ranks"])].append(message)
+    error = total = 0
+    for collective in analysis.collectives:
+        if collective.kind != "p2p" or len(collective.by_rank) < len(collective.group.split("->")):
+            continue
+        message = known[collective.group.split(" ")[-1]][collective.sequence]
+        for member in collective.by_rank:
+            at = message["ranks"].index(member.rank)
+            error += abs(member.removable_wait_ns - message["removable_wait_ns"][at])
+            total += message["end_ns"][at] - message["start_ns"][at]
+    return error / total if total else 0.0
 
 
 def _clocks(analysis: Analysis, truth: Truth) -> tuple[float, bool]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from moescope.align.coalesced import batches
 from moescope.align.collectives import (
     concrete_root,
     concrete_splits,
@@ -35,7 +36,8 @@ SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 """One row per collective of one rank, local clock, in order of start. Splits are rows (tokens) per peer.
 ``root``: the group's number of the rank that a broadcast comes from or a reduction goes to, null where not recorded.
-``peer``: the rank at the other side of a point-to-point message, and ``sends``: whether it goes there; else null."""
+``peer``: the rank at the other side of a point-to-point message, and ``sends``: whether it goes there, null if both
+ways; null for all else."""
 
 ARGUMENTS = ("collective", "dtype", "in_nelems", "out_nelems", "group_size", "seq", "group_name",
              "group_description", "group_ranks", "in_splits", "out_splits", "src_rank", "dst_rank")  # fmt: skip
@@ -68,7 +70,7 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
     recorded = merged["collective"].fill_null(called["collective"]).fill_null(device["name"].cast(pl.String))
     size = _mapped(merged["dtype"].fill_null(called["dtype"]), item_bytes, pl.Int64)
     peer = merged["dst_rank"].fill_null(merged["src_rank"])
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
             "event": device["index"],
             "start_ns": device["start_ns"],
@@ -88,6 +90,21 @@ def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataF
             "sends": merged["dst_rank"].is_not_null().set(peer.is_null(), None),
         }
     )
+    named = table.select("event", "launch_ns", "thread", collective=recorded, name=device["name"].cast(pl.String))
+    return _with_batches(table, batches(named, events, comm_args))
+
+
+def _with_batches(table: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """``table`` with the kernels of ``found`` as messages to their peers."""
+    joined = table.join(
+        found.with_columns(is_batch=True), on="event", how="left", maintain_order="left", suffix="_found"
+    )
+    of_batch = pl.col("is_batch").is_not_null()
+    names = ("peer", "sends", "group_description")
+    return joined.with_columns(
+        kind=pl.when(of_batch).then(pl.lit("p2p")).otherwise("kind"),
+        **{name: pl.when(of_batch).then(f"{name}_found").otherwise(name) for name in names},
+    ).select(table.columns)
 
 
 def _host_arguments(events: pl.DataFrame, comm_args: pl.DataFrame, moment: IntArray, thread: IntArray) -> pl.DataFrame:

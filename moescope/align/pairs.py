@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import polars as pl
 
+BOTH_WAYS = -1
+
 
 def with_pairs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds ``sender`` (null but for messages) and ``stage`` (Int64), and makes ``members`` and ``group`` of a message
-    those of its pair and direction.
+    """Adds ``sender`` (``BOTH_WAYS`` where one kernel sends and receives, null but for messages) and ``stage`` (Int64).
 
+    ``members`` and ``group`` of a message become those of its pair and direction.
     ``rows``: all ranks' collectives with ``rank, peer, sends, members, group``.
     """
     stage = pipeline_stages(rows)
     is_message = pl.col("peer").is_not_null() & (pl.col("kind") == "p2p")
-    sender = pl.when(is_message).then(pl.when("sends").then("rank").otherwise("peer"))
-    receiver = pl.when("sends").then("peer").otherwise("rank")
-    pair = pl.concat_list(pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer"))
+    lower, upper = pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer")
+    both_ways = pl.col("sends").is_null()
+    sender = pl.when(is_message).then(
+        pl.when(both_ways).then(BOTH_WAYS).when("sends").then("rank").otherwise("peer").cast(pl.Int64)
+    )
+    first = pl.when(both_ways).then(lower).otherwise(sender)
+    second = pl.when(both_ways).then(upper).when("sends").then("peer").otherwise("rank")
+    pair = pl.concat_list(lower, upper)
     name = pl.col("group_description").fill_null("p2p")
-    label = pl.concat_str(name, pl.lit(" "), sender, pl.lit("->"), receiver)
+    arrow = pl.when(both_ways).then(pl.lit("<->")).otherwise(pl.lit("->"))
+    label = pl.concat_str(name, pl.lit(" "), first, arrow, second)
     return rows.with_columns(
         sender=sender,
         members=pl.when(is_message).then(pair).otherwise("members"),

@@ -6,6 +6,7 @@ The duration of an all-to-all with everyone there is ``alpha + bottleneck bytes 
   bottleneck is the rank whose experts draw most rows (it receives most in a dispatch, sends most in a combine, and the
   reverse in the backward pass) the cause is the experts' load: balancing it evens the exchange too.
 * Slow links: what the exchanges of a group with a slow link (``align.links``) take beyond links of the usual speed.
+  Messages between two ranks are compared with the fastest pair's over the same kind of link.
   Groups without one are compared with those that work side by side over the same kind of link: the fastest group's time
   per byte is what the links can do, and what a group takes beyond it is charged to its links.
 
@@ -55,11 +56,16 @@ def transfer_losses(
     ``rows``: ``spans.spans`` with the columns of ``align.waits``; ``links``: ``align.links``.
     """
     exchanges = _exchanges(rows)
-    if exchanges.is_empty():
-        return pl.DataFrame(schema=LOSSES)
-    volume = _slowest_of_turn(_volume_loss(exchanges, models)).with_columns(kind=pl.lit("volume"))
-    slow = _slowest_of_turn(_slow_links(exchanges, rows, links)).with_columns(kind=pl.lit("links"))
-    return pl.concat([conform(volume, LOSSES), conform(slow, LOSSES)])
+    volume, behind_links = [], [_slower_messages(rows, links)]
+    if len(exchanges):
+        volume, behind_links = [_volume_loss(exchanges, models)], [_slow_links(exchanges, rows, links), *behind_links]
+    kinds = {"volume": volume, "links": behind_links}
+    found = [
+        conform(_slowest_of_turn(pl.concat(parts, how="diagonal")).with_columns(kind=pl.lit(kind)), LOSSES)
+        for kind, parts in kinds.items()
+        if parts
+    ]
+    return pl.concat(found)
 
 
 def _exchanges(rows: pl.DataFrame) -> pl.DataFrame:
@@ -144,6 +150,32 @@ def _slower_groups(exchanges: pl.DataFrame, rows: pl.DataFrame) -> list[pl.DataF
         )
         parts.append(every.with_columns(culprit=pl.lit(None, pl.Int64), cause=pl.lit("slow_network")))
     return parts
+
+
+def _slower_messages(rows: pl.DataFrame, links: Sequence[SlowLink]) -> pl.DataFrame:
+    """Losses of messages in pairs whose time per byte stands out from the fastest pair's over the same tier."""
+    both = (pl.col("kind") == "p2p") & (pl.len().over("instance") > 1) & (pl.col("send_bytes") > 0)
+    messages = (
+        rows.filter(both)
+        .group_by("instance", maintain_order=True)
+        .agg(
+            pl.col("step", "stage", "turn", "layer", "members", "tier", "send_bytes").first(),
+            pl.col("transfer_ns").mean(),
+            exposed_ns=pl.col("exposed_transfer_ns").max().cast(pl.Float64),
+        )
+        .with_columns(ns_per_byte=pl.col("transfer_ns") / pl.col("send_bytes"))
+        .with_columns(pace=pl.col("ns_per_byte").median().over("members", "tier"), number=pl.len().over("members"))
+        .with_columns(best=pl.col("pace").min().over("tier"))
+    )
+    slow = messages.filter((pl.col("number") >= MIN_EXCHANGES) & (pl.col("pace") > SLOW_FACTOR * pl.col("best")))
+    usual = pl.col("send_bytes") * pl.col("best")
+    named = {link.ranks[0] for link in links if len(link.ranks) == 1}
+    at_fault = [next((rank for rank in members if rank in named), None) for members in slow["members"]]
+    return slow.with_columns(
+        loss_ns=pl.min_horizontal(pl.col("transfer_ns") - usual, "exposed_ns").clip(0).cast(pl.Float64),
+        culprit=pl.Series(at_fault, dtype=pl.Int64),
+        cause=pl.lit("slow_network"),
+    )
 
 
 def _reductions(rows: pl.DataFrame, slowdown: float) -> pl.DataFrame:

@@ -46,6 +46,8 @@ class Inputs:
     """By rank, what received tokens take of its memory and when it runs out: evidence; empty where not known."""
     idle_causes: pl.DataFrame = field(default_factory=pl.DataFrame)
     """``rank, kind, operation, detail, ns_per_step``: what devices' idle time goes back to; empty where not known."""
+    gemm_path_loss_ns: float | None = None
+    """What the experts' products on the critical path lose per step."""
 
     @property
     def step_ns(self) -> float:
@@ -80,6 +82,11 @@ class Inputs:
         """Per step, what ranks wait on average for other pipeline stages without anybody being late in its stage."""
         return float(self.cause_ns(CAUSE[Excess.PIPELINE])["cost_ns"].sum())
 
+    def stages(self) -> dict[int, int]:
+        """The pipeline stage of every rank that takes part in a collective; all in stage 0 without a pipeline."""
+        rows = self.alignment.collectives
+        return dict(rows.select("rank", "stage").unique().iter_rows()) if "stage" in rows.columns else {}
+
     def is_on_cpu(self, rank: int) -> bool:
         """Whether the rank's trace has no device, so that threads stand for it."""
         timeline = self.attribution.timelines.get(rank)
@@ -100,6 +107,7 @@ class Inputs:
         rows = self.alignment.collectives
         if rows.is_empty() or self._is_matched():
             return {}
+        rows = rows.filter(pl.col("kind") != "p2p")  # of a message that one side lacks, either may have lost another
         present = rows.group_by("instance").agg(pl.col("members").first(), there=pl.col("rank"))
         absent = present.select(rank=pl.col("members").list.set_difference("there")).explode("rank").drop_nulls()
         counts = absent.filter(pl.col("rank").is_in(list(self.ranks))).group_by("rank").len().sort("rank")

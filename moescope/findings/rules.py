@@ -164,16 +164,18 @@ def memory_peak(inputs: Inputs) -> Iterator[Finding]:
     """A rank near its device's capacity, or far above the others."""
     if not inputs.memory:
         return
+    means = _mean_peaks(inputs)
     rank = max(inputs.memory, key=lambda r: inputs.memory[r].allocated_peak_bytes)
-    top = inputs.memory[rank]
-    mean = sum(m.allocated_peak_bytes for m in inputs.memory.values()) / len(inputs.memory)
-    used = top.reserved_peak_bytes or top.allocated_peak_bytes
-    filled = used / top.capacity_bytes if top.capacity_bytes else 0.0
+    if _filled(inputs.memory[rank]) < MEMORY_NEAR_FULL:
+        rank = max(inputs.memory, key=lambda r: inputs.memory[r].allocated_peak_bytes / max(means[r], 1.0))
+    top, mean = inputs.memory[rank], means[rank]
+    filled = _filled(top)
     spread = top.allocated_peak_bytes / mean if mean else 1.0
     if filled < MEMORY_NEAR_FULL and (spread < MEMORY_SPREAD or len(inputs.memory) < 2):
         return
     near_full = f"{filled:.0%} of its device's memory" if filled >= MEMORY_NEAR_FULL else ""
-    above = f"{spread:.2f} times the mean rank" if spread >= MEMORY_SPREAD else ""
+    of_stage = " of its pipeline stage" if len(set(inputs.stages().values())) > 1 else ""
+    above = f"{spread:.2f} times the mean rank{of_stage}" if spread >= MEMORY_SPREAD else ""
     yield Finding(
         code="memory-peak",
         severity="warning" if near_full else "info",
@@ -197,6 +199,21 @@ def memory_peak(inputs: Inputs) -> Iterator[Finding]:
             **inputs.token_memory.get(rank, {}),
         },
     )
+
+
+def _mean_peaks(inputs: Inputs) -> dict[int, float]:
+    """By rank, the mean peak of the ranks of its pipeline stage: stages hold different layers."""
+    stages = inputs.stages()
+    peaks: dict[int, list[int]] = {}
+    for rank, memory in inputs.memory.items():
+        peaks.setdefault(stages.get(rank, 0), []).append(memory.allocated_peak_bytes)
+    return {rank: sum(mine := peaks[stages.get(rank, 0)]) / len(mine) for rank in inputs.memory}
+
+
+def _filled(memory: MemoryProfile) -> float:
+    """Share of the device's capacity."""
+    used = memory.reserved_peak_bytes or memory.allocated_peak_bytes
+    return used / memory.capacity_bytes if memory.capacity_bytes else 0.0
 
 
 def _beyond(memory: MemoryProfile) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
@@ -51,17 +52,14 @@ def pipeline_bubbles(inputs: Inputs) -> Iterator[Finding]:
     )
 
 
-def _stages(inputs: Inputs) -> pl.DataFrame:
-    return inputs.alignment.collectives.select("rank", "stage").unique().sort("stage", "rank")
-
-
 def _compute_by_stage(inputs: Inputs) -> dict[int, float]:
     """Mean compute of a stage's ranks per step."""
     compute = inputs.attribution.parts.filter(pl.col("part").str.starts_with("compute."))
     by_rank = compute.group_by("rank").agg(pl.col("ns").sum() / pl.col("step").n_unique())
-    by_stage = _stages(inputs).join(by_rank, on="rank").group_by("stage", maintain_order=True).agg(pl.col("ns").mean())
+    stage = pl.col("rank").replace_strict(inputs.stages(), default=None, return_dtype=pl.Int64)
+    by_stage = by_rank.group_by(stage=stage).agg(pl.col("ns").mean()).drop_nulls().sort("stage")
     return {int(stage): float(ns) for stage, ns in by_stage.iter_rows()}
 
 
 def _has_lone_ranks(inputs: Inputs) -> bool:
-    return bool((_stages(inputs).group_by("stage").len()["len"] == 1).any())
+    return 1 in Counter(inputs.stages().values()).values()

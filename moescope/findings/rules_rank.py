@@ -23,7 +23,9 @@ def small_gemm(inputs: Inputs) -> Iterator[Finding]:
         return
     experts = found.by_step.filter("is_expert")
     count = max(inputs.attribution.parts.select("rank", "step").n_unique(), 1)
-    cost = float(experts["loss_ns"].sum()) / count
+    cost = mean = float(experts["loss_ns"].sum()) / count
+    if inputs.pipeline_wait_ns() and inputs.gemm_path_loss_ns is not None:
+        cost = inputs.gemm_path_loss_ns  # stages wait for each other's losses, so a rank's own are not the step's
     share = inputs.share(cost)
     if experts.is_empty() or share < NOTICEABLE:
         return
@@ -56,7 +58,9 @@ def small_gemm(inputs: Inputs) -> Iterator[Finding]:
             "one_grouped_call_takes_ns": round(max(found.looped_ns - found.grouped_saving_ns, 0) / count),
             "share_of_products_with_shapes": found.covered_share,
             "is_upper_bound": True,
-            "formula": "sum of time - FLOPs / reference over the experts' products, mean over ranks and steps",
+            "mean_over_ranks_ns": round(mean),
+            "formula": "sum of time - FLOPs / reference over the experts' products, mean over ranks and steps; in a "
+            "pipeline over those on the critical path",
         },
     )
 
@@ -139,11 +143,14 @@ def allocator_stall(inputs: Inputs) -> Iterator[Finding]:
         return
     worst, cost = int(by_rank["rank"][0]), float(by_rank["ns"][0])
     mean = inputs.mean_part_ns("memory.allocator")
+    ranks = max(len(inputs.ranks), 1)
+    stands_out = cost >= min(STANDS_OUT * mean, 0.6 * mean * ranks) and ranks > 1
+    if stands_out and inputs.pipeline_wait_ns():  # less where another stage's waiting takes it up
+        by_waits = inputs.cause_ns("memory").filter(pl.col("culprit") == worst)
+        cost = min(cost, float(by_waits["cost_ns"].sum()))
     share = inputs.share(cost)
     if share < NOTICEABLE:
         return
-    ranks = max(len(inputs.ranks), 1)
-    stands_out = cost >= min(STANDS_OUT * mean, 0.6 * mean * ranks) and ranks > 1
     whose = f"rank {worst}'s" if stands_out else "every rank's"
     yield Finding(
         code="allocator-stall",

@@ -15,6 +15,7 @@ from moescope.attribution.load import Counts, intervals
 from moescope.findings import Inputs
 from moescope.telemetry import Telemetry
 from moescope.trace import Problem, TraceDirectory
+from moescope.views.assemble.gemm import critical_loss_ns
 from moescope.views.model import Load, Missing
 from moescope.views.model.memory import TokenMemory
 
@@ -55,6 +56,7 @@ def finding_inputs(
         allocator={profile.rank: profile.allocator for profile in profiles},
         token_memory={row.rank: _token_evidence(row) for row in tokens},
         idle_causes=_idle_causes(profiles),
+        gemm_path_loss_ns=critical_loss_ns(gemms, attribution, alignment) if gemms is not None else None,
     )
 
 
@@ -177,6 +179,14 @@ def _collectives(alignment: Alignment, profiles: Sequence[RankProfile]) -> Itera
             why="its notify kernels hold the barrier across ranks, so their whole duration counts as removable wait, "
             "by their name alone; for whom they waited, and how much moved meanwhile, is not recorded",
             how_to_record="Attach the hooks, which record every rank's arrival at dispatch and combine.",
+        )
+    unknown = sum(len(profile.instances.filter(kind="p2p").filter(pl.col("peer").is_null())) for profile in profiles)
+    if unknown:
+        yield Missing(
+            what=f"the other side of {unknown} point-to-point messages",
+            why="for whom ranks waited in them is unknown, so waiting in them counts as transfer",
+            how_to_record="Send and receive one by one, or in batches with a single rank, on CUDA devices with the "
+            "profiler's CPU activity on.",
         )
     for refusal in alignment.refusals:
         yield Missing(

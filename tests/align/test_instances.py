@@ -92,6 +92,37 @@ def test_a_host_range_without_a_call_stands_for_itself(tmp_path: Path) -> None:
     assert (row["send_bytes"], row["recv_bytes"]) == (80, 80)
 
 
+def batch(rank: TinyRank, at: int, *sides: tuple[str, int]) -> None:
+    """Sends and receives of one batch: each recorded with its peer, the kernel under a range without arguments."""
+    for number, (name, peer) in enumerate(sides):
+        which = "Dst Rank" if name == "send" else "Src Rank"
+        args = {"Collective name": name, "In msg nelems": 4, "dtype": "Float", which: peer}
+        rank.op("record_param_comms", at + 2 * number, 1, **args, **{"Process Group Description": "pp"})
+    launched = at + 2 * len(sides)
+    rank.add("nccl:coalesced", "user_annotation", launched - 1, 5, **{"Input Dims": []})
+    rank.kernel("ncclDevKernel_SendRecv(Args)", launched + 10, 20, launched=launched, stream=20)
+
+
+def test_a_batch_of_messages_with_one_peer_is_an_exchange_with_it(tmp_path: Path) -> None:
+    rank = TinyRank(1, world_size=3)
+    batch(rank, 0, ("send", 2))
+    batch(rank, 100, ("send", 2), ("recv", 2))
+    batch(rank, 200, ("send", 2), ("recv", 0))
+    found = instances(opened(rank, tmp_path))
+    assert found.select("kind", "peer", "sends", "group_description").rows() == [
+        ("p2p", 2, True, "pp"), ("p2p", 2, None, "pp"), ("p2p", None, None, "pp")
+    ]  # fmt: skip
+
+
+def test_a_kernel_s_own_peer_says_which_way_a_message_goes(tmp_path: Path) -> None:
+    rank = TinyRank(1, world_size=2)
+    for at, (name, which) in enumerate((("send", "Dst Rank"), ("recv", "Src Rank"))):
+        args = {"Collective name": name, "dtype": "Float", "In msg nelems": 4, which: 0}
+        rank.kernel("ncclDevKernel_SendRecv(Args)", 100 * at + 50, 20, launched=100 * at, stream=20, **args)
+    found = instances(opened(rank, tmp_path))
+    assert found.select("kind", "peer", "sends").rows() == [("p2p", 0, True), ("p2p", 0, False)]
+
+
 def test_kernels_that_compute_or_wait_are_no_collectives(tmp_path: Path) -> None:
     rank = TinyRank(0, world_size=2)
     rank.kernel("sgemm", 0, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,13 @@ def test_messages_are_matched_in_order_in_each_direction_whatever_their_numbers(
         ("pp 0->1", [1, 1], [20, 21]),
         ("pp 1->0", [0, 0], [31, 30]),
     ]
+
+
+def test_exchanges_both_ways_are_matched_apart_from_messages_one_way() -> None:
+    both = [side(rank, 1 - rank, 10 + rank, sends=True) | {"sends": None} for rank in (0, 1)]
+    found = match(table([*message(0, 1, 0), *both, *message(0, 1, 20)]))
+    groups = found.rows.group_by("instance", maintain_order=True).agg(pl.col("group").unique(), pl.len())
+    assert groups.select("group", "len").rows() == [(["pp 0->1"], 2), (["pp 0<->1"], 2), (["pp 0->1"], 2)]
 
 
 def test_where_one_side_lost_a_message_nobody_guesses_which() -> None:

@@ -16,7 +16,7 @@ SCHEMA = {
     "instance": pl.Int64, "rank": pl.Int64, "step": pl.Int64, "stage": pl.Int64, "turn": pl.Int64, "layer": pl.Int32,
     "kind": pl.String, "phase": pl.String, "backward": pl.Boolean, "group": pl.String, "members": pl.List(pl.Int64),
     "tier": pl.String, "complete": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64, "transfer_ns": pl.Int64,
-    "exposed_transfer_ns": pl.Int64, "even_links_ns": pl.Float64, "remote_bytes": pl.Float64,
+    "exposed_transfer_ns": pl.Int64, "send_bytes": pl.Int64, "even_links_ns": pl.Float64, "remote_bytes": pl.Float64,
     "bottleneck_bytes": pl.Float64, "mean_bytes": pl.Float64, "bottleneck_rank": pl.Int64,
     "bottleneck_receives": pl.Boolean,
 }  # fmt: skip
@@ -127,6 +127,19 @@ def test_reductions_over_a_slow_groups_links_lose_as_much() -> None:
         500, {rank: 0 for rank in range(4)}, span=900, kind="all_reduce", turn=50, bottleneck_bytes=None
     )
     assert causes([*rows, *reduction]) == [("slow_network", None, pytest.approx(6 * 400 + 450))]
+
+
+def test_messages_of_a_slow_pair_lose_what_the_fastest_pair_would_not_take() -> None:
+    def between(pair: tuple[int, int], span: int, turn: int) -> list[dict[str, Any]]:
+        instance = 100 * pair[0] + turn
+        sides = exchange(instance, dict.fromkeys(pair, 0.0), span=span, kind="p2p", turn=turn, bottleneck_bytes=None)
+        return [side | {"send_bytes": 1_000} for side in sides]
+
+    rows = [row for turn in range(6) for row in (*between((0, 2), 400, turn), *between((1, 3), 1_000, turn))]
+    assert causes(rows) == [("slow_network", None, pytest.approx(6 * 600))]
+    link = SlowLink("within host", (1, 5), (1,), 0.4, 10.0, "data sheet", 9)
+    assert causes(rows, links=[link]) == [("slow_network", 1, pytest.approx(6 * 600))]
+    assert causes([row for row in rows if row["turn"] < 5]) == []
 
 
 def test_a_slow_link_costs_what_its_exchanges_and_reductions_take_beyond_usual_links() -> None:

@@ -123,10 +123,12 @@ def test_collectives_that_lack_a_recorded_rank_are_counted_and_its_trace_named()
     given = inputs()
     rows = [(0, [0, 1], 0), (0, [0, 1], 1), (1, [0, 1], 0), (2, [0, 9], 0)]  # rank 9 has no trace
     lossy = pl.DataFrame(rows, ["instance", "members", "rank"], orient="row").with_columns(
-        complete=pl.col("instance") == 0, tier=pl.lit("within host"), arrival_wait_ns=0
+        complete=pl.col("instance") == 0, kind=pl.lit("all_reduce"), tier=pl.lit("within host"), arrival_wait_ns=0
     )
     told = replace(given, alignment=replace(given.alignment, collectives=lossy))
     assert told.lost_parts() == {1: 1}
+    messages = replace(told.alignment, collectives=lossy.with_columns(kind=pl.lit("p2p")))
+    assert replace(told, alignment=messages).lost_parts() == {}
     verdict = found(told)
     assert "1 collectives lack the part of rank 1" in verdict["incomplete-input"].claim
     assert verdict["balanced"].confidence == "medium"
@@ -137,6 +139,27 @@ def test_imbalance_that_chance_alone_would_give_is_no_finding() -> None:
     causes = [("expert_load", 1, 0, 50_000.0)]
     assert "load-imbalance" not in found(inputs(causes=causes, violations=[(0.14, 1)], floor=0.1))
     assert "load-imbalance" in found(inputs(causes=causes, violations=[(0.16, 1)], floor=0.1))
+
+
+def test_waits_of_the_pipeline_are_an_upper_bound_and_no_ranks_fault() -> None:
+    def staged(cost: float, stages: tuple[int, ...]) -> dict[str, Finding]:
+        given = inputs(causes=[("pipeline", None, None, cost)])
+        rows = pl.DataFrame({"rank": range(len(stages)), "stage": stages}).with_columns(clock_uncertainty_ns=0)
+        return found(replace(given, alignment=replace(given.alignment, collectives=rows)))
+
+    assert "pipeline-bubbles" not in staged(0.0199 * STEP_NS, (0, 0, 1, 1))
+    told = staged(0.0201 * STEP_NS, (0, 0, 1, 1))
+    assert told["pipeline-bubbles"].evidence["is_upper_bound"]
+    assert "cannot be told" not in told["pipeline-bubbles"].claim
+    assert told["balanced"].claim.startswith("Ranks of each pipeline stage")
+    assert "cannot be told" in staged(0.03 * STEP_NS, (0, 1, 2, 3))["pipeline-bubbles"].claim
+
+
+def test_a_stages_memory_is_held_against_that_stages_mean() -> None:
+    given = inputs(memory={rank: memory(size, capacity=100) for rank, size in enumerate((70, 70, 10, 25))})
+    rows = pl.DataFrame({"rank": range(4), "stage": [0, 0, 1, 1]})
+    staged = replace(given, alignment=replace(given.alignment, collectives=rows))
+    assert (found(given)["memory-peak"].rank, found(staged)["memory-peak"].rank) == (0, 3)
 
 
 def test_a_hottest_rank_is_named_only_where_it_stands_out() -> None:

@@ -69,11 +69,11 @@ def gemm_view(found: Gemms | None, attribution: Attribution, alignment: Alignmen
         grouped_saving_ns_per_step=round(found.grouped_saving_ns / count),
         by_expert=tuple(_experts(found, windows)),
         looped_ns_per_step=round(found.looped_ns / count),
-        critical_loss_ns_per_step=_on_critical_path(found, attribution, alignment),
+        critical_loss_ns_per_step=critical_loss_ns(found, attribution, alignment),
     )
 
 
-def _on_critical_path(found: Gemms, attribution: Attribution, alignment: Alignment) -> int | None:
+def critical_loss_ns(found: Gemms, attribution: Attribution, alignment: Alignment) -> int | None:
     """What the experts' products on the path lose per step; None without a path."""
     path = attribution.path
     if path is None:
