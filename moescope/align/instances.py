@@ -22,6 +22,8 @@ from moescope.align.collectives import (
 )
 from moescope.align.context import contexts, enclosing
 from moescope.align.ranges import IntArray
+from moescope.align.steps import assign_steps
+from moescope.trace import RankTrace
 
 KindOf = Callable[[str], str]
 """What a collective or kernel of this name does, one of ``moescope.trace.model.COLLECTIVES``."""
@@ -58,6 +60,17 @@ def comm_instances(
     where = contexts(events, moment, rows["thread"].fill_null(-1).to_numpy())
     rows = pl.concat([rows, where], how="horizontal")
     return rows.select([pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()]).sort("start_ns", "event")
+
+
+def instances_of(trace: RankTrace, events: pl.DataFrame, launch: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """``comm_instances`` of a trace with ``rank``, ``window`` and the ``step`` each belongs to (``windows``: see
+    ``steps.step_windows``)."""
+    rows = comm_instances(events, trace.comm_args(), launch, trace.patterns.collective_kind)
+    return rows.with_columns(
+        step=assign_steps(rows["start_ns"], windows),
+        rank=pl.lit(trace.rank, pl.Int64),
+        window=pl.lit(trace.window, pl.Int64),
+    )
 
 
 def _device_rows(device: pl.DataFrame, events: pl.DataFrame, comm_args: pl.DataFrame, kind_of: KindOf) -> pl.DataFrame:

@@ -15,8 +15,8 @@ import polars as pl
 
 from moescope.align.collectives import PART_OF_KIND
 from moescope.align.context import launches
-from moescope.align.instances import comm_instances
-from moescope.align.steps import assign_steps, step_windows
+from moescope.align.instances import instances_of
+from moescope.align.steps import step_windows
 from moescope.attribution.allocator import AllocatorCalls, allocator_calls
 from moescope.attribution.device import DeviceIntervals, device_intervals
 from moescope.attribution.gemm.calls import gemm_calls
@@ -74,13 +74,8 @@ def profile_rank(trace: RankTrace) -> RankProfile:
     events = trace.events()
     launch = launches(events)
     windows = step_windows(events, launch["launch_ns"])
-    instances = comm_instances(events, trace.comm_args(), launch, trace.patterns.collective_kind)
-    instances = instances.with_columns(
-        part=pl.col("kind").replace_strict(PART_OF_KIND, default="other"),
-        step=assign_steps(instances["start_ns"], windows),
-        rank=pl.lit(trace.rank, pl.Int64),
-        window=pl.lit(trace.window, pl.Int64),
-    )
+    instances = instances_of(trace, events, launch, windows)
+    instances = instances.with_columns(part=pl.col("kind").replace_strict(PART_OF_KIND, default="other"))
     device = device_intervals(events, launch, instances)
     segments = _segments(windows, device, events)
     kernels = events["category"].is_in(["kernel"])

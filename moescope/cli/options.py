@@ -104,13 +104,17 @@ def reading_options(function: F) -> F:
     And what it need not know of: see :func:`source_options`.
     """
     options = (
-        click.option("--hosts", type=HostsType(), help="Ranks that share a host's clock, e.g. 0-3,4-7."),
         *_SOURCE,
         click.option(
             "--cache/--no-cache", default=True, help="Keep the analysis in DIR/.moescope and reuse it. [default: on]"
         ),
     )
-    return _with_options(_with_defaults(function), options)
+    return hosts_option(_with_options(_with_defaults(function), options))
+
+
+def hosts_option(function: F) -> F:
+    """Add ``--hosts``: which ranks share a clock."""
+    return click.option("--hosts", type=HostsType(), help="Ranks that share a host's clock, e.g. 0-3,4-7.")(function)
 
 
 def source_options(function: F) -> F:

@@ -15,7 +15,6 @@ from moescope.attribution import Attribution, RankProfile, attribute, profile_ra
 from moescope.attribution.load import Counts, counts_from_splits, counts_from_telemetry, expert_groups
 from moescope.attribution.load_shapes import counts_from_shapes
 from moescope.attribution.timeline import Timeline as Pieces
-from moescope.errors import DataMissingError
 from moescope.findings import findings
 from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
@@ -31,17 +30,13 @@ from moescope.views.assemble.load import load_view
 from moescope.views.assemble.memory import memory, memory_use, open_snapshot_uses
 from moescope.views.assemble.router import routers, traffic
 from moescope.views.gather import finding_inputs, missing
+from moescope.views.hosts import HostGroups, all_ranks, assumed_members, hosts_of
 from moescope.views.library import library_collectives
 from moescope.views.model import Analysis
 from moescope.views.timeline import Timeline
 from moescope.views.timeline.strip_file import beginning_ns, load_strips, make_strips, save_strips
 
 Progress = Callable[[int, int, str], None]
-HostGroups = Sequence[Sequence[int]]
-
-MOST_ASSUMED_MEMBERS = 4096
-"""A list of members goes with every collective, so of more ranks it would not fit in memory."""
-
 PARALLEL_FROM_EVENTS = 400_000
 """Ranks are profiled in parallel processes when the folder holds more events than this."""
 
@@ -133,8 +128,8 @@ def _analyze(
 ) -> tuple[Analysis, Mapping[int, Pieces]]:
     """The analysis, and the pieces of every rank's time that its parts are sums of."""
     profiles = _profiles(directory.ranks, workers, progress)
-    host_of_rank = _hosts(directory.ranks, hosts)
-    world = _assumed_members(directory.ranks)
+    host_of_rank = hosts_of(directory.ranks, hosts)
+    world = assumed_members(directory.ranks)
     members = [with_members(p.instances, t, world) for p, t in zip(profiles, directory.ranks, strict=True)]
     if telemetry is not None:
         members = [with_recorded_splits(rows, telemetry.collective) for rows in members]
@@ -168,7 +163,7 @@ def _assemble(
 ) -> Analysis:
     run = dict(telemetry.run) if telemetry is not None else {}
     load = load_view(counts, attribution) if counts is not None else None
-    world_size = len(_world(directory.ranks))
+    world_size = len(all_ranks(directory.ranks))
     basis = str(run.get("basis", "unknown"))
     gemms = find_gemms(profiles, telemetry, baseline)
     by_rank = memory(profiles, telemetry, directory, alignment)
@@ -236,39 +231,11 @@ def _show_nothing(_done: int, _total: int, _what: str) -> None:
     """Progress that nobody watches."""
 
 
-def _hosts(traces: Sequence[RankTrace], hosts: HostGroups | None) -> dict[int, str]:
-    """The host of every rank: as the user grouped them, else as recorded; ranks without a name share one."""
-    if hosts is None:
-        return {trace.rank: trace.host or "" for trace in traces}
-    given = {rank: f"host{index}" for index, ranks in enumerate(hosts) for rank in ranks}
-    present = [trace.rank for trace in traces]
-    if not set(given) & set(present):
-        raise DataMissingError(
-            f"--hosts names ranks {sorted(given)[:8]}, but the traces are of ranks {sorted(set(present))[:8]}",
-            hint="Group the ranks that are there, for example --hosts 0-3,4-7.",
-            code="hosts-unknown",
-        )
-    return {rank: given.get(rank, "other") for rank in present}
-
-
 def _link_rates(traces: Sequence[RankTrace]) -> dict[str, float]:
     """Bytes per ns of links within a host by the devices' data sheet, by tier; empty where one is unknown."""
     rates = [data_sheet(device) for device in {trace.device for trace in traces}]
     known = [rate for rate in rates if rate is not None]
     return {"within host": min(known)} if known and len(known) == len(rates) else {}
-
-
-def _world(traces: Sequence[RankTrace]) -> list[int]:
-    """Every rank of the job: as many as the traces say, and at least those that are there."""
-    recorded = max((trace.world_size or 0 for trace in traces), default=0)
-    highest = max((trace.rank for trace in traces), default=-1)
-    return list(range(max(recorded, highest + 1)))
-
-
-def _assumed_members(traces: Sequence[RankTrace]) -> list[int]:
-    """Who takes part in a collective whose group nothing describes: all ranks; of a huge job those with traces."""
-    world = _world(traces)
-    return world if len(world) <= MOST_ASSUMED_MEMBERS else sorted({trace.rank for trace in traces})
 
 
 def _alone(telemetry: Telemetry, alignment: Alignment) -> list[list[int]]:

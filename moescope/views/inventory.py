@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from moescope.align import Contradiction
 from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
 from moescope.trace import RankTrace, TraceDirectory, open_directory
 from moescope.trace.snapshots import open_snapshots
+from moescope.views.hosts import HostGroups, contradicted_hosts, hosts_of
 
 _COMMUNICATION_RANGES = r"^(c10d::|nccl:|gloo:|mpi:|record_param_comms)"
 _STEP = r"^ProfilerStep\s*#\s*(\d+)"
@@ -100,6 +102,8 @@ class Inventory:
     telemetry: TelemetryFacts | None
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    contradictions: tuple[Contradiction, ...] = ()
+    """Hosts whose ranks cannot share a clock."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -110,18 +114,22 @@ class Inventory:
 def take_inventory(
     path: str | os.PathLike[str],
     *,
+    hosts: HostGroups | None = None,
     rank_regex: str | None = None,
     workers: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Inventory:
     """Read every trace and table under ``path`` and return what they hold.
 
-    Raises :class:`moescope.errors.InputUnreadableError` when nothing useful could be read.
+    ``hosts``: ranks that share a clock, one sequence per host, where the traces do not say.
+    Raises :class:`moescope.errors.InputUnreadableError` when nothing useful could be read, ``DataMissingError`` when
+    ``hosts`` names no rank that is there.
     """
     directory = open_directory(path, rank_regex=rank_regex, workers=workers, progress=progress)
     telemetry = open_telemetry(Path(path))
     run = telemetry.run if telemetry is not None else {}
     ranks = {trace.rank for trace in directory.ranks}
+    host_of_rank = hosts_of(directory.ranks, hosts)
     world_size = max((trace.world_size for trace in directory.ranks if trace.world_size), default=None)
     return Inventory(
         path=valid_text(str(path)),
@@ -130,11 +138,12 @@ def take_inventory(
         world_size=world_size,
         missing_ranks=tuple(sorted(set(range(world_size or 0)) - ranks)),
         traces=tuple(trace_facts(trace) for trace in directory.ranks),
-        hosts=_hosts(directory),
+        hosts=_hosts(host_of_rank),
         groups=_groups(directory, ranks),
         telemetry=None if telemetry is None else telemetry_facts(telemetry),
         problems=tuple(str(problem) for problem in directory.problems),
         notes=(*(note for note in directory.notes if not note.startswith("run.json ")), *_snapshots(directory)),
+        contradictions=contradicted_hosts(directory.ranks, host_of_rank),
     )
 
 
@@ -201,11 +210,11 @@ def telemetry_facts(telemetry: Telemetry) -> TelemetryFacts:
     )
 
 
-def _hosts(directory: TraceDirectory) -> tuple[HostFacts, ...]:
-    by_host: dict[str | None, set[int]] = {}
-    for trace in directory.ranks:
-        by_host.setdefault(trace.host, set()).add(trace.rank)
-    return tuple(HostFacts(host, tuple(sorted(ranks))) for host, ranks in by_host.items())
+def _hosts(host_of_rank: Mapping[int, str]) -> tuple[HostFacts, ...]:
+    by_host: dict[str, list[int]] = {}
+    for rank, host in sorted(host_of_rank.items()):
+        by_host.setdefault(host, []).append(rank)
+    return tuple(HostFacts(host or None, tuple(ranks)) for host, ranks in by_host.items())
 
 
 def _groups(directory: TraceDirectory, present: set[int]) -> tuple[GroupFacts, ...]:

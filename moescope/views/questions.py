@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 
+from moescope.align import Contradiction
+from moescope.findings.rules_clock import as_hosts_option
 from moescope.views.inventory import Inventory
 from moescope.views.text import plural, ranges
 
@@ -87,13 +89,15 @@ def _waits(inventory: Inventory) -> Verdict:
 def _clocks(inventory: Inventory) -> Verdict:
     if len(inventory.ranks) == 1:
         return "yes", "a single rank has a single clock", ""
+    if inventory.contradictions:
+        return _no_shared_clock(inventory.contradictions[0])
     nameless = [rank for host in inventory.hosts if host.host is None for rank in host.ranks]
     if nameless:
         because = f"the traces of {_ranks(nameless, inventory)} name no host; one shared clock is assumed"
         return (
             "partly",
             because,
-            "name the ranks that share a host, --hosts 0-3,4-7, or record with torch 2.13 or later",
+            "name the ranks that share a host (as in --hosts 0-3,4-7), or record with torch 2.13 or later",
         )
     if len(inventory.hosts) == 1:
         return "yes", "one host, one clock", ""
@@ -101,6 +105,16 @@ def _clocks(inventory: Inventory) -> Verdict:
         because = f"{plural(len(inventory.hosts), 'host')}; offsets follow from the collectives, none was measured"
         return "partly", because, HOOKS
     return "yes", f"{plural(len(inventory.hosts), 'host')} with measured offsets", ""
+
+
+def _no_shared_clock(found: Contradiction) -> Verdict:
+    because = (
+        f"{found.num_instances} of {found.num_checked} collectives of host {found.host or 'unnamed'} end on one rank "
+        f"up to {found.worst_ns / 1e3:.0f} µs before another has begun: its ranks do not share a clock"
+    )
+    if len(found.alike) > 1:
+        return "no", because, f"name the ranks that share a host: --hosts {as_hosts_option(found.alike)}"
+    return "no", because, "name the ranks that share a host with --hosts, or check that the files are of one run"
 
 
 def _load(inventory: Inventory) -> Verdict:

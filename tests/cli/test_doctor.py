@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tiny_trace import TinyRank, write
 from trace_fixture import write_trace
 
 from moescope.cli import main
@@ -134,6 +135,33 @@ def test_hosts_decide_how_well_clocks_are_known():
     assert answers(inventory(facts()))["clocks"] == "yes"
 
 
+def late_reduction(rank: int, ahead_us: int) -> TinyRank:
+    """One all-reduce of two ranks without a host name, on a clock that runs ahead."""
+    made = TinyRank(rank, world_size=2, host=None)
+    made.reduce(1_000_000 + 1000 * ahead_us, 20_000, group=[0, 1], seq=0)
+    return made
+
+
+def test_ranks_that_cannot_share_a_clock_are_named_with_what_to_say(tmp_path, capsys):
+    folder = write([late_reduction(0, 0), late_reduction(1, 700)], tmp_path / "run")
+    assert main(["doctor", str(folder)]) == 0
+    assert "name the ranks that share a host: --hosts 0,1\n" in capsys.readouterr().out
+    held = take_inventory(folder)
+    (clocks,) = (asked for asked in questions(held) if "clocks" in asked.question)
+    assert clocks.answer == "no"
+    assert clocks.because.startswith("1 of 1 collectives of host unnamed end on one rank up to 680 µs before another")
+    assert answers(take_inventory(folder, hosts=((0,), (1,))))["clocks"] == "partly"
+    assert main(["doctor", str(folder), "--hosts", "0,1"]) == 0
+    out = capsys.readouterr().out
+    assert "do not share a clock" not in out
+    assert "host1: rank 1" in out
+
+
+def test_ranks_that_can_share_a_clock_are_left_alone(tmp_path):
+    folder = write([late_reduction(0, 0), late_reduction(1, 15)], tmp_path / "run")
+    assert take_inventory(folder).contradictions == ()
+
+
 def test_every_unanswered_question_says_how_to_record_it():
     bare = facts(steps=(), num_device_events=0, num_collectives=0, sizes="none", has_splits=False, has_shapes=False,
                  has_memory=False, has_launches=False, has_ranges=False)  # fmt: skip
@@ -180,6 +208,7 @@ def test_nothing_readable_ends_with_3(tmp_path, capsys, as_json):
 @pytest.mark.parametrize(
     ("folder", "expected"),
     [
+        ("dlrm8_clock", {"waits": "yes", "clocks": "no"}),
         ("dlrm8", {"waits": "yes", "hot": "no", "clocks": "partly"}),
         ("gloo_moe_ep4", {"waits": "yes", "hot": "partly", "memory": "yes", "clocks": "yes", "host hold": "no"}),
         ("sampled_2_of_128", {"waits": "partly"}),
