@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from moescope.intake import MAX_DEPTH, Oddities, plain
 from moescope.trace import extras
 from moescope.trace.decimals import as_int64
 from moescope.trace.records import ABSENT, NO_NUMBER, NO_TEXT, Args, Buffer, Records, Scalar, decode_records
@@ -27,6 +26,9 @@ _NO_ARGS = Args()
 
 LONGEST_ARGUMENT = 1 << 20
 """Bytes of the shapes, types or values of an operation's inputs, which have thousands at most."""
+
+_MANY_LISTS = 32
+"""Lists in an argument from which on it is looked how deep they are nested."""
 
 NOT_DECODED = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What text that is no list of events as they are decoded here leads to."""
@@ -231,12 +233,20 @@ def _canonical(text: bytes) -> str | None:
     if not text:
         return None
     value = msgspec.json.decode(text)
-    if text.count(b"[") > MAX_DEPTH:
-        try:
-            plain(value, Oddities())
-        except ValueError:  # nested too deep for whoever reads it again
-            return None
+    if text.count(b"[") > _MANY_LISTS and _is_too_deep(value):
+        return None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether ``value`` is nested too deep for whoever reads it again."""
+    from moescope.intake import Oddities, plain  # noqa: PLC0415 - a helper starts sooner without it
+
+    try:
+        plain(value, Oddities())
+    except ValueError:
+        return True
+    return False
 
 
 def _pack_processes(values: Sequence[Scalar], labels: dict[str, str]) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 from moescope.trace.decode import NOT_DECODED, Block, decode_block
 
@@ -31,14 +30,14 @@ class Piece:
     offset: int
     length: int
     data: bytes | None = None
-    path: Path | None = None
+    path: str | None = None
 
     def as_list(self) -> bytes | bytearray:
         """The bytes between brackets, a JSON list; valid until the next call in this thread."""
         if self.path is None:
             return b"[%b]" % self.read()
         text = _scratch(self.length + 2)
-        with self.path.open("rb", buffering=0) as stream:
+        with open(self.path, "rb", buffering=0) as stream:
             stream.seek(self.offset)
             stream.readinto(memoryview(text)[1 : self.length + 1])
         text[0] = ord("[")
@@ -51,7 +50,7 @@ class Piece:
             return self.data
         if self.path is None:
             raise ValueError("a piece needs data or a path")
-        with self.path.open("rb", buffering=0) as stream:
+        with open(self.path, "rb", buffering=0) as stream:
             stream.seek(self.offset)
             return stream.read(self.length)
 

@@ -190,7 +190,7 @@ class FileSplitter(Splitter):
             while offset + end < self.num_bytes:
                 cut = self._cut_before(stream, offset, end)
                 if cut is not None:
-                    yield Piece(offset, cut[0], path=self.path)
+                    yield Piece(offset, cut[0], path=str(self.path))
                     offset, end = offset + cut[1], self.block_bytes
                 elif end <= self.largest_bytes:
                     end *= 2
@@ -204,7 +204,7 @@ class FileSplitter(Splitter):
                         return
                     offset, end = after, self.block_bytes
             if cut := self._cut_before(stream, offset, max(0, self.num_bytes - offset)):
-                yield Piece(offset, cut[0], path=self.path)
+                yield Piece(offset, cut[0], path=str(self.path))
                 offset += cut[1]
             stream.seek(offset)
             self.rest, self.rest_offset = stream.read(), offset
