@@ -28,7 +28,8 @@ def replayed_costs(
     """``causes.summarise`` with the costs of each cause and culprit scaled to what the run is shorter by without it.
 
     ``rows``: ``spans.spans``; ``deviation``: ``delays.excesses``; ``losses``: ``transfers.transfer_losses``. What
-    everyone shares is one alternative whoever is at fault; waits of the pipeline itself stay as they are.
+    everyone shares is one alternative whoever is at fault. Waits of the pipeline itself stay as they are and come last:
+    no fix takes all of them away.
     """
     who = pl.when(~pl.col("cause").is_in(SHARED_BY_ALL)).then("culprit")
     keyed = causes.with_columns(who=who)
@@ -46,19 +47,26 @@ def replayed_costs(
     totals = totals.with_columns(factor=pl.Series(saved) / pl.col("before")).drop("before")
     scaled = keyed.join(totals, on=["cause", "who"], how="left", nulls_equal=True, maintain_order="left")
     scaled = scaled.with_columns(pl.col("cost_ns", "transfer_ns") * pl.col("factor").fill_null(1.0))
-    return scaled.select(causes.columns).sort("cost_ns", descending=True, maintain_order=True)
+    of_pipeline = scaled["cause"] == CAUSE[Excess.PIPELINE]
+    ordered = scaled.with_columns(of_pipeline=of_pipeline).sort(
+        "of_pipeline", "cost_ns", descending=[False, True], maintain_order=True
+    )
+    return ordered.select(causes.columns)
 
 
 def _shorter_spans(cause: str, culprit: int | None, rows: pl.DataFrame, deviation: FloatArray) -> FloatArray:
-    """[len(rows)] by how much the spans exceed the median rank's, or the mean where all share the work."""
+    """[len(rows)] by how much the culprit's spans exceed the median of the rest of its stage, or all spans the mean
+    where everyone shares the work."""
     excess = next((excess for excess, name in CAUSE.items() if name == cause), None)
     if excess is None or (culprit is None and cause not in SHARED_BY_ALL):
         return np.zeros(len(rows))
     beyond = rows.select(*SAME_WORK, "rank").with_columns(beyond=pl.Series(deviation[:, excess]))
-    mean = pl.col("beyond").mean().over(SAME_WORK)
-    shared = cause in SHARED_BY_ALL
-    saved = pl.col("beyond") - mean if shared else pl.when(pl.col("rank") == culprit).then("beyond").otherwise(0.0)
-    return beyond.select(saved).to_series().to_numpy()
+    if cause in SHARED_BY_ALL:
+        return (beyond["beyond"] - beyond.select(pl.col("beyond").mean().over(SAME_WORK)).to_series()).to_numpy()
+    others = beyond.filter(pl.col("rank") != culprit).group_by(SAME_WORK).agg(rest=pl.col("beyond").median())
+    joined = beyond.join(others, on=SAME_WORK, how="left", maintain_order="left")
+    saved = pl.when(pl.col("rank") == culprit).then(pl.col("beyond") - pl.col("rest").fill_null(0.0)).otherwise(0.0)
+    return joined.select(saved).to_series().to_numpy()
 
 
 def _shorter_transfers(cause: str, culprit: int | None, rows: pl.DataFrame, losses: pl.DataFrame) -> FloatArray:

@@ -69,6 +69,7 @@ def test_one_rank_in_a_stage_has_no_like_and_the_finding_says_so(tmp_path: Path)
     [
         ("slow_rank:rank=6,factor=1.4", "slow_rank", {}),
         ("slow_rank:rank=1,factor=1.4", "slow_rank", {"ranks_per_host": 4}),
+        ("slow_rank:rank=3,factor=1.4", "slow_rank", {"ranks": 4}),
         ("data_loader_stall:rank=5,ms=9", "host", {}),
         ("expert_skew:rank=2,factor=2", "expert_load", {}),
     ],
