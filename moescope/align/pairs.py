@@ -39,11 +39,16 @@ def pipeline_stages(rows: pl.DataFrame) -> dict[int, int]:
     """The pipeline stage of every rank that exchanges messages, by what ranks they are; {} where none do.
 
     Ranks that exchange messages, directly or through others, make up one pipeline, and stand in it in the order of
-    their numbers: frameworks lay stages out over blocks of ranks.
+    their numbers: frameworks lay stages out over blocks of ranks. Ranks that share a group's all-to-alls run the same
+    layers, so their messages (the keys and values of a ring of attention, say) make no pipeline.
     """
     messages = rows.filter((pl.col("kind") == "p2p") & pl.col("peer").is_not_null())
+    is_exchange = (pl.col("kind") == "all_to_all") & pl.col("group_name").is_not_null()
+    together = [set(members) for members in rows.filter(is_exchange)["members"].unique().to_list()]
     chain: dict[int, set[int]] = {}
     for a, b in messages.select("rank", "peer").unique().sort("rank", "peer").iter_rows():
+        if any({a, b} <= members for members in together):
+            continue
         joined = chain.get(a, {a}) | chain.get(b, {b})
         chain.update(dict.fromkeys(joined, joined))
     return {rank: sorted(ranks).index(rank) for rank, ranks in chain.items()}

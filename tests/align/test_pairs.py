@@ -80,6 +80,17 @@ def test_stages_are_counted_along_each_pipeline(stages: int, width: int) -> None
     assert found == {rank: rank // width for rank in range(stages * width)}
 
 
+def test_ranks_of_one_expert_group_are_no_stages_though_they_exchange_messages() -> None:
+    ring = [row for rank in range(2) for row in message(rank, 1 - rank, 10 * rank)]
+    experts = [collective(rank, 50, 60, members=(0, 1)) for rank in (0, 1)]
+    assert pipeline_stages(table(ring)) == {0: 0, 1: 1}
+    assert pipeline_stages(table([*ring, *experts])) == {}
+    apart = [collective(rank, 50, 60, members=(rank, rank + 2)) for rank in (0, 1)]
+    assert pipeline_stages(table([*ring, *apart])) == {0: 0, 1: 1}
+    unnamed = [row | {"group_name": None} for row in experts]  # a kernel without arguments counts as everybody's
+    assert pipeline_stages(table([*ring, *unnamed])) == {0: 0, 1: 1}
+
+
 @given(st.permutations(range(5)))
 def test_stages_do_not_hang_on_the_order_of_the_rows(order: list[int]) -> None:
     rows = [row for stage in range(5) for row in message(stage, (stage + 1) % 6, stage)]
