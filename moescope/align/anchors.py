@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 MAX_DRIFT = 200e-6
 """Clocks of machines differ by tens of ppm; a steeper slope is the collectives' doing, not the clock's."""
-MIN_FOR_DRIFT = 8
+MIN_FOR_DRIFT = 6
 MIN_IN_CLASS = 3
 TIGHT_FACTOR = 2.0
 """Classes whose residual is within this factor of the tightest class's take part in the fit."""
@@ -83,8 +83,8 @@ def find_anchors(rows: pl.DataFrame, host_of_rank: Mapping[int, str], hosts: Seq
     return Anchors(origin, first_end, last_start, kind_class)
 
 
-def fit_offset(anchors: Anchors, column: int) -> OffsetFit:
-    """Offset and drift of one host from first-leaver differences against column 0.
+def fit_offset(anchors: Anchors, column: int, drift: float | None = None) -> OffsetFit:
+    """Offset and drift of one host from first-leaver differences against column 0; the offset alone at a given drift.
 
     Only the classes whose differences scatter least count: small collectives of equal size, where ranks leave
     together; in large uneven exchanges a host that sends less leaves earlier, on every instance.
@@ -95,7 +95,7 @@ def fit_offset(anchors: Anchors, column: int) -> OffsetFit:
     if len(time) == 0:
         return OffsetFit(0.0, 0.0, 0.0, 0)
     tight = _tightest(time, difference, anchors.kind_class[both])
-    fit = _line(time[tight], difference[tight])
+    fit = _line(time[tight], difference[tight]) if drift is None else _flat(time[tight], difference[tight], drift)
     return OffsetFit(fit.offset, fit.drift, fit.residual, int(tight.sum()))
 
 
@@ -115,8 +115,7 @@ def _tightest(time: FloatArray, difference: FloatArray, kind_class: IntArray) ->
 
 def _line(time: FloatArray, difference: FloatArray) -> OffsetFit:
     """Drift only where there are enough points and it rises above three times their scatter."""
-    constant = float(np.median(difference))
-    flat = OffsetFit(constant, 0.0, mad(difference - constant), len(time))
+    flat = _flat(time, difference, 0.0)
     if len(time) < MIN_FOR_DRIFT:
         return flat
     line = huber_line(time, difference)
@@ -125,3 +124,8 @@ def _line(time: FloatArray, difference: FloatArray) -> OffsetFit:
     if abs(drift) > MAX_DRIFT or abs(drift) * np.ptp(time) <= 3 * residual:
         return flat
     return OffsetFit(float(line.intercept), drift, residual, len(time))
+
+
+def _flat(time: FloatArray, difference: FloatArray, drift: float) -> OffsetFit:
+    level = difference - drift * time
+    return OffsetFit(float(np.median(level)), drift, mad(level), len(time))

@@ -4,12 +4,14 @@ Ranks of one host share a clock (Kineto maps the processor's and the device's co
 clock belongs to a host, never to a rank. Model: local = common + offset + drift * (local - t0).
 
 * Bracket: no rank ends a collective before every rank with data for it has begun, so for each instance and hosts
-  g, h: offset_h - offset_g <= min end on h - max start on g. The tightest of these over all instances are
-  difference constraints; their shortest-path closure (Floyd and Warshall) gives the bracket.
+  g, h: offset_h - offset_g <= min end on h - max start on g, each at its own time. With the reference that bounds a
+  host's offset and drift together, whatever the drift; between two other hosts the drifts' ranges loosen the bound.
+  These are difference constraints; their shortest-path closure (Floyd and Warshall) gives the bracket.
 * Round trips measured by the hooks bound the offset by half their length, and join the constraints.
 * Estimate: ranks leave a small collective together, so the difference of the first leavers' ends on two hosts is
-  the offset plus noise; a Huber fit over the instances gives offset and drift. Where ends are too noisy to trust
-  (their spread is more than a quarter of the bracket, as with gloo) the bracket's midpoint is used instead.
+  the offset plus noise; a Huber fit over the instances gives offset and drift. A drift that the bounds exclude gives
+  way to the one in the middle of what they allow. Where ends are too noisy to trust (their spread is more than a
+  quarter of the bracket, as with gloo) the bracket's midpoint is used instead.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from moescope.align.anchors import Anchors, OffsetFit, find_anchors, fit_offset
+from moescope.align.anchors import MAX_DRIFT, Anchors, OffsetFit, find_anchors, fit_offset
+from moescope.align.feasible import Bounds, Shadow, shadow
 from moescope.align.measured import OffsetBound, measured_bounds
 
 FloatArray = npt.NDArray[np.float64]
@@ -86,11 +89,10 @@ def host_clocks(
     if len(hosts) == 1:
         return (HostClock(hosts[0], ranks[hosts[0]], 0.0, 0.0, origin, 0, 0, 0.0, "single host", 0),)
     measured = measured_bounds(clock, host_of_rank, hosts, origin) if clock is not None else ()
+    shadows = [_shadow(anchors, column) for column in range(len(hosts))]
+    low, high, feasible = _bracket(anchors, shadows, measured)
     fits = [fit_offset(anchors, column) for column in range(1, len(hosts))]
-    low, high, feasible = _bracket(anchors, _drifts(fits), measured)
-    if noisy := [column for column, fit in enumerate(fits) if _is_noisy(fit, high[column + 1] - low[column + 1])]:
-        fits = [replace(fit, drift=0.0) if column in noisy else fit for column, fit in enumerate(fits)]
-        low, high, feasible = _bracket(anchors, _drifts(fits), measured)
+    fits = [_allowed(fit, shadows[column], anchors, column) for column, fit in enumerate(fits, start=1)]
     clocks = [HostClock(hosts[0], ranks[hosts[0]], 0.0, 0.0, origin, 0, 0, 0.0, "reference", 0)]
     for column, (host, fit) in enumerate(zip(hosts[1:], fits, strict=True), start=1):
         bracket = float(low[column]), float(high[column])
@@ -98,8 +100,24 @@ def host_clocks(
     return tuple(clocks)
 
 
-def _drifts(fits: Sequence[OffsetFit]) -> FloatArray:
-    return np.array([0.0, *(fit.drift for fit in fits)])
+def _shadow(anchors: Anchors, column: int) -> Shadow | None:
+    """What the collectives with the reference allow of a host's offset and drift; None where they allow nothing."""
+    end, start = anchors.first_end, anchors.last_start
+    above = _bounds(end[:, column], end[:, column] - start[:, 0])
+    below = _bounds(start[:, column], start[:, column] - end[:, 0])
+    return shadow(above, below, MAX_DRIFT) if column else Shadow(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _bounds(time: FloatArray, value: FloatArray) -> Bounds:
+    known = ~np.isnan(value)
+    return Bounds(time[known], value[known])
+
+
+def _allowed(fit: OffsetFit, allowed: Shadow | None, anchors: Anchors, column: int) -> OffsetFit:
+    """The fit, with a drift that contradicts no collective."""
+    if allowed is None or allowed.slope_low <= fit.drift <= allowed.slope_high:
+        return fit
+    return fit_offset(anchors, column, allowed.slope)
 
 
 def _is_noisy(fit: OffsetFit, width_ns: float) -> bool:
@@ -117,25 +135,38 @@ def _hosts_by_size(host_of_rank: Mapping[int, str]) -> list[str]:
 
 
 def _bracket(
-    anchors: Anchors, drifts: FloatArray, measured: Sequence[OffsetBound]
+    anchors: Anchors, shadows: Sequence[Shadow | None], measured: Sequence[OffsetBound]
 ) -> tuple[FloatArray, FloatArray, bool]:
     """(low, high, feasible) of every host's offset against column 0, ns; infinite where nothing bounds it."""
-    num_hosts = len(drifts)
-    ends = anchors.first_end * (1 - drifts)
-    starts = anchors.last_start * (1 - drifts)
-    upper = np.full((num_hosts, num_hosts), np.inf)
-    for source in range(num_hosts):
-        slack = ends - starts[:, [source]]
-        has_any = (~np.isnan(slack)).any(axis=0)
-        upper[source, has_any] = np.nanmin(slack[:, has_any], axis=0, initial=np.inf)
+    upper = _between_hosts(anchors, shadows)
+    for column, allowed in enumerate(shadows):
+        if allowed is not None:
+            upper[0, column], upper[column, 0] = allowed.high, -allowed.low
     for bound in measured:
         upper[bound.of, bound.to] = min(upper[bound.of, bound.to], bound.high_ns)
         upper[bound.to, bound.of] = min(upper[bound.to, bound.of], -bound.low_ns)
     np.fill_diagonal(upper, 0)
-    for middle in range(num_hosts):
+    for middle in range(len(upper)):
         upper = np.minimum(upper, upper[:, [middle]] + upper[[middle], :])
-    feasible = bool((np.diagonal(upper) >= 0).all())
+    feasible = None not in shadows and bool((np.diagonal(upper) >= 0).all())
     return -upper[:, 0], upper[0], feasible
+
+
+def _between_hosts(anchors: Anchors, shadows: Sequence[Shadow | None]) -> FloatArray:
+    """[g, h] the most that the offset of h exceeds that of g, whatever drifts in their ranges they have.
+
+    Where a host contradicts the reference, at no drift.
+    """
+    ranges = [(0.0, 0.0) if one is None else (one.slope_low, one.slope_high) for one in shadows]
+    drift = np.array(ranges).T[:, None, :]  # [low or high, 1, hosts]
+    ends = anchors.first_end - (drift * anchors.first_end).min(axis=0)
+    starts = anchors.last_start - (drift * anchors.last_start).max(axis=0)
+    upper = np.full((len(shadows), len(shadows)), np.inf)
+    for source in range(len(shadows)):
+        slack = ends - starts[:, [source]]
+        has_any = (~np.isnan(slack)).any(axis=0)
+        upper[source, has_any] = np.nanmin(slack[:, has_any], axis=0, initial=np.inf)
+    return upper
 
 
 def _clock(
@@ -154,6 +185,7 @@ def _clock(
     if fit.drift:
         method += " with drift"
     if _is_noisy(fit, high - low):
+        fit = replace(fit, drift=0.0)
         offset, method = (low + high) / 2, "bracket midpoint"
     low_ns, high_ns = int(np.floor(low)), int(np.ceil(high))
     return HostClock(host, ranks, offset, fit.drift, origin_ns, low_ns, high_ns, fit.residual, method, fit.num_anchors)

@@ -114,8 +114,20 @@ def test_bracket_by_hand() -> None:
     clock = host_clocks(rows, hosts.of_rank)[1]
     # first: offset <= end on 1 - start on 0 = 150 - 0; offset >= start on 1 - end on 0 = 130 - 50 = 80
     # second: offset <= 340 - 210 = 130; offset >= 300 - 240 = 60
-    assert (clock.low_ns, clock.high_ns) == (80, 130)
+    # and 1 ns each way for rounding, since the clocks may drift by some millionths between the two
+    assert (clock.low_ns, clock.high_ns) == (79, 131)
     assert clock.offset_ns == 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("num", [2, 4, 6, 9])
+def test_few_anchors_over_a_long_time_do_not_hide_the_drift(seed: int, num: int) -> None:
+    """Too few for a fit of the drift: the bracket allows for every drift that the collectives do."""
+    draw = np.random.default_rng(seed)
+    hosts = Hosts([0, *draw.uniform(-50 * MS, 50 * MS, 2)], [0.0, *draw.uniform(-30e-6, 30e-6, 2)])
+    for clock in host_clocks(jittered(seed, hosts, num=num), hosts.of_rank)[1:]:
+        assert clock.low_ns - US <= true_offset(clock, hosts) <= clock.high_ns + US
+        assert not clock.contradictory
 
 
 def test_one_host_needs_no_alignment() -> None:
