@@ -55,7 +55,7 @@ class _Walk:
     before: IntArray
     """[rows] the rank's row before each, -1 for its first."""
     transfers: list[tuple[int, int]]
-    """(row, when its transfer begins on the path, ns)."""
+    """(rank, how long its transfer is on the path, ns)."""
     num_changes: int
 
 
@@ -84,10 +84,9 @@ def critical_path(
         for activity, part in PATH_PARTS.items():
             parts[part] += float(activities[activity])
             by_rank[at] += float(activities[activity])
-    end = rows["end_ns"].to_numpy()
-    for row, begins in walk.transfers:
-        parts["transfer"] += float(end[row] - begins)
-        by_rank[int(rank[row])] += float(end[row] - begins)
+    for at, ns in walk.transfers:
+        parts["transfer"] += ns
+        by_rank[at] += ns
     return CriticalPath(
         length_ns=sum(parts.values()) / num_steps,
         parts_ns={part: ns / num_steps for part, ns in parts.items()},
@@ -99,8 +98,11 @@ def critical_path(
 
 
 def _walk(rows: pl.DataFrame, held: IntArray, lines: Mapping[int, Timeline]) -> _Walk:
-    """Backwards from the rank whose timeline ends last. ``rows`` are in time order, instances together."""
-    rank, start = rows["rank"].to_numpy(), rows["start_ns"].to_numpy()
+    """Backwards from the rank whose timeline ends last. ``rows`` are in time order, instances together.
+
+    Of collectives that a rank has under way at once, each is on the path until the next one begins.
+    """
+    rank, start, end = (rows[column].to_numpy() for column in ("rank", "start_ns", "end_ns"))
     blocking, instance = rows["is_blocking"].to_numpy(), rows["instance"].to_numpy()
     late = rows["late_rank"].fill_null(-1).to_numpy()
     at = {(int(i), int(r)): row for row, (i, r) in enumerate(zip(instance, rank, strict=True))}
@@ -110,11 +112,13 @@ def _walk(rows: pl.DataFrame, held: IntArray, lines: Mapping[int, Timeline]) -> 
         seen[who] = row
     row = seen[max(seen, key=lambda who: int(lines[who].edges_ns[-1]))]
     last, on_path, transfers, changes = row, [], [], 0
+    reached = int(lines[int(rank[row])].edges_ns[-1])
     while row >= 0:
         over = at.get((int(instance[row]), int(late[row]))) if held[row] else None
         begins = int(start[row if over is None else over])
         if blocking[row]:
-            transfers.append((row, begins))
+            transfers.append((int(rank[row]), max(0, min(int(end[row]), reached) - begins)))
+        reached = min(reached, begins)
         if over is not None:
             row, changes = over, changes + 1
         on_path.append(row)

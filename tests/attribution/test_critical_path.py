@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tiny_moe import NS_PER_ROW, Matrix, balanced, play
-from tiny_trace import write
+from tiny_trace import TinyRank, write
 
 from moescope.cli.tables import path_table
 from moescope.views.build import analyze
@@ -69,3 +69,15 @@ def test_without_collectives_there_is_none(tmp_path: Path) -> None:
     bare = replace(analysed(tmp_path), critical_path=None)
     assert path_panel(bare).empty is not None
     assert path_table(bare) is None
+
+
+def test_collectives_under_way_at_once_do_not_lengthen_it(tmp_path: Path) -> None:
+    """Compute to 10 us, an exchange from 10 to 30 us, a reduction from 20 to 40 us, of one rank of two."""
+    rank = TinyRank(0, world_size=2)
+    rank.step(0, 0, 40_000)
+    rank.kernel("sgemm", 0, 10_000, launched=0)
+    rank.exchange(10_000, 20_000, sent=[1, 1], received=[1, 1], group=[0, 1], seq=0, launched=1)
+    rank.reduce(20_000, 20_000, group=[0, 1], seq=0, launched=2)
+    path = path_of(analyze(write([rank], tmp_path), cache=False))
+    assert path.length_ns == 40_000
+    assert (path.parts_ns["compute"], path.parts_ns["transfer"]) == (10_000, 30_000)

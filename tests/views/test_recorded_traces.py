@@ -252,3 +252,10 @@ def test_broken_packagings_are_read_and_what_was_lost_is_said(name: str, opened:
         assert 18_749 * US in spans
     else:
         assert spans == {13_009 * US, 18_749 * US}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_no_path_is_longer_than_the_longest_rank(name: str, opened: Open) -> None:
+    analysis = opened(name)
+    if analysis.critical_path is not None:
+        assert analysis.critical_path.length_ns <= max(rank.window_ns for rank in analysis.ranks) + 1
