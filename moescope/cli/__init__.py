@@ -7,6 +7,7 @@ their functions, so that ``moescope --help`` stays instant.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -50,9 +51,21 @@ def cli() -> None:
     each fix would be worth."""
 
 
+def _run(args: list[str]) -> object:
+    """Run the command. A reader that went away comes out as the error it is: click would end the process with 1."""
+    stdout, stderr = sys.stdout, sys.stderr
+    try:
+        return cli.main(args, prog_name="moescope", standalone_mode=False)
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        sys.stdout, sys.stderr = stdout, stderr
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on ``argv`` (default ``sys.argv[1:]``) and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in (args[: args.index("--")] if "--" in args else args)
     debug = os.environ.get("MOESCOPE_DEBUG", "") not in ("", "0")
-    return guarded(lambda: cli.main(args, prog_name="moescope", standalone_mode=False), as_json=as_json, debug=debug)
+    return guarded(lambda: _run(args), as_json=as_json, debug=debug)

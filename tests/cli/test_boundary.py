@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -91,6 +92,29 @@ def test_reader_that_went_away_is_no_error(printer):
     done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+SKEWED = str(Path(__file__).parents[2] / "sample_traces" / "skewed")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["analyze", "--help"],
+        ["simulate", "--list-faults"],
+        ["doctor", SKEWED],
+        ["doctor", SKEWED, "--json"],
+    ],
+)
+def test_commands_whose_reader_went_away_end_well(arguments):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "moescope", *arguments]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
 
 
 BEGIN = "import os, signal, sys, time\nfrom moescope.cli.boundary import guarded\n"
