@@ -23,7 +23,8 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
     losses = [f for f in found if f.cost_ns_per_step and not f.evidence.get("is_upper_bound")]
     waits = inputs.share(inputs.mean_part_ns("comm.", "wait_removable") - inputs.pipeline_wait_ns())
     is_whole = len(inputs.ranks) == inputs.world_size and not inputs.alignment.refusals
-    if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and len(inputs.ranks) > 1 and is_whole:
+    comparable = len(inputs.ranks) > 1 and not (inputs.pipeline_wait_ns() and inputs.has_lone_ranks())
+    if not losses and waits < SHORT_WAITS and inputs.attribution.num_steps and comparable and is_whole:
         found.append(_balanced(inputs, waits))
     order = {severity: index for index, severity in enumerate(SEVERITIES)}
     return tuple(
@@ -43,7 +44,9 @@ _NEXT = {
 
 
 def _balanced(inputs: Inputs, waits: float) -> Finding:
-    where = "of each pipeline stage " if inputs.pipeline_wait_ns() else ""
+    staged = inputs.pipeline_wait_ns() > 0
+    where, within = ("of each pipeline stage ", "within a stage ") if staged else ("", "")
+    advice = _NEXT[inputs.baseline is not None]
     return Finding(
         code="balanced",
         severity="good",
@@ -51,9 +54,9 @@ def _balanced(inputs: Inputs, waits: float) -> Finding:
         layer=None,
         cost_ns_per_step=0,
         share_of_step=0.0,
-        claim=f"Ranks {where}arrive together: removable waits are {waits:.1%} of the step, and no cause reaches "
-        f"{NOTICEABLE:.0%}.",
-        advice=_NEXT[inputs.baseline is not None],
+        claim=f"Ranks {where}arrive together: removable waits {within}are {waits:.1%} of the step, and no cause "
+        f"reaches {NOTICEABLE:.0%}.",
+        advice=advice.replace("makes ranks wait", "makes ranks of a stage wait") if staged else advice,
         confidence=inputs.confidence(NOTICEABLE * inputs.step_ns),
         basis=inputs.finding_basis,
         evidence={"page": "verdict", "removable_wait_share_of_step": waits},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -86,6 +87,10 @@ class Inputs:
         """The pipeline stage of every rank that takes part in a collective; all in stage 0 without a pipeline."""
         rows = self.alignment.collectives
         return dict(rows.select("rank", "stage").unique().iter_rows()) if "stage" in rows.columns else {}
+
+    def has_lone_ranks(self) -> bool:
+        """Whether some pipeline stage has a single rank, which nothing can be compared with."""
+        return 1 in Counter(self.stages().values()).values()
 
     def is_on_cpu(self, rank: int) -> bool:
         """Whether the rank's trace has no device, so that threads stand for it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
@@ -26,7 +25,7 @@ def pipeline_bubbles(inputs: Inputs) -> Iterator[Finding]:
     longest = max(compute, key=lambda stage: compute[stage]) if compute else None
     is_uneven = longest is not None and uneven >= UNEVEN_SHARE * cost
     why = f", mostly because stage {longest} computes longest" if is_uneven else ""
-    alone = _has_lone_ranks(inputs)
+    alone = inputs.has_lone_ranks()
     yield Finding(
         code="pipeline-bubbles",
         severity="warning",
@@ -59,7 +58,3 @@ def _compute_by_stage(inputs: Inputs) -> dict[int, float]:
     stage = pl.col("rank").replace_strict(inputs.stages(), default=None, return_dtype=pl.Int64)
     by_stage = by_rank.group_by(stage=stage).agg(pl.col("ns").mean()).drop_nulls().sort("stage")
     return {int(stage): float(ns) for stage, ns in by_stage.iter_rows()}
-
-
-def _has_lone_ranks(inputs: Inputs) -> bool:
-    return 1 in Counter(inputs.stages().values()).values()

@@ -153,6 +153,7 @@ def test_waits_of_the_pipeline_are_an_upper_bound_and_no_ranks_fault() -> None:
     assert "cannot be told" not in told["pipeline-bubbles"].claim
     assert told["balanced"].claim.startswith("Ranks of each pipeline stage")
     assert "cannot be told" in staged(0.03 * STEP_NS, (0, 1, 2, 3))["pipeline-bubbles"].claim
+    assert "balanced" not in staged(0.03 * STEP_NS, (0, 1, 2, 3))
 
 
 def test_a_stages_memory_is_held_against_that_stages_mean() -> None:
