@@ -99,7 +99,7 @@ def _parse_setting(text: str) -> Mapping[str, Any]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What was probably meant by a name that is not there."""
-    meant = difflib.get_close_matches(name, known, 1)
+    meant = difflib.get_close_matches(name, known, 1, cutoff=0.7)
     return f"did you mean {meant[0]}?" if meant else SEE_SETTINGS
 
 
