@@ -129,10 +129,10 @@ class SimConfig:
     def _check_stages(self) -> None:
         """Refuse ranks and layers that cannot be shared out among stages and expert groups."""
         if self.ranks % self.pipeline:
-            raise ConfigError(f"pipeline {self.pipeline} must divide ranks {self.ranks}")
+            raise ConfigError(f"pipeline {self.pipeline} must divide ranks {self.ranks}", hint=_divisors(self.ranks))
         if self.stage_ranks % self.ep:
             where = f"the {self.stage_ranks} ranks of a stage" if self.pipeline > 1 else f"ranks {self.ranks}"
-            raise ConfigError(f"ep_size {self.ep} must divide {where}")
+            raise ConfigError(f"ep_size {self.ep} must divide {where}", hint=_divisors(self.stage_ranks))
         if self.pipeline > self.model.num_layers:
             raise ConfigError(f"pipeline {self.pipeline} needs at least as many layers, got {self.model.num_layers}")
         if self.pipeline > 1 and self.overlap:
@@ -227,3 +227,7 @@ def _options(config: SimConfig) -> dict[str, object]:
         "seed": config.seed,
         "no-hooks": not config.hooks,
     }
+
+
+def _divisors(number: int) -> str:
+    return f"what divides {number}: {', '.join(str(n) for n in range(1, number + 1) if number % n == 0)}"
