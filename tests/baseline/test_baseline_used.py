@@ -104,7 +104,7 @@ def test_a_stored_result_is_not_taken_for_one_with_a_baseline(tmp_path: Path) ->
 def test_the_command_takes_a_baseline_and_refuses_what_is_none(tmp_path: Path) -> None:
     folder = run(tmp_path, exchange_us=118)
     done = CliRunner().invoke(command, [str(folder), "--json", "--no-cache", "--baseline", str(baseline(tmp_path))])
-    assert "slow-network" in [finding["code"] for finding in json.loads(done.output)["findings"]]
+    assert "slow-network" in [finding["code"] for finding in json.loads(done.stdout)["findings"]]
     bad = tmp_path / "bad.json"
     bad.write_text("{}", encoding="utf-8")
     with pytest.raises(InputUnreadableError, match="no baseline"):
