@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tiny_trace import TinyRank, write
 
 import moescope
 from moescope.cli import main
-from moescope.cli.analyze import command
 from moescope.errors import ExitCode, InputUnreadableError
 from moescope.findings.model import Finding
 from moescope.views.build import analyze
@@ -101,10 +99,13 @@ def test_a_stored_result_is_not_taken_for_one_with_a_baseline(tmp_path: Path) ->
         assert [ref.source for ref in gemm.references] == [expected]
 
 
-def test_the_command_takes_a_baseline_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_the_command_takes_a_baseline_and_refuses_what_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = run(tmp_path, exchange_us=118)
-    done = CliRunner().invoke(command, [str(folder), "--json", "--no-cache", "--baseline", str(baseline(tmp_path))])
-    assert "slow-network" in [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    options = ["--json", "--no-cache", "--baseline", str(baseline(tmp_path))]
+    assert main(["analyze", str(folder), *options]) == ExitCode.DONE
+    assert "slow-network" in [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     bad = tmp_path / "bad.json"
     bad.write_text("{}", encoding="utf-8")
     with pytest.raises(InputUnreadableError, match="no baseline"):
