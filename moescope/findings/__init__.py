@@ -36,17 +36,16 @@ def findings(inputs: Inputs) -> tuple[Finding, ...]:
 
 
 _NEXT = {
-    True: "Nothing makes ranks wait for one another; what is left lies inside each rank.",
-    False: "Nothing makes ranks wait for one another. Whether links and devices reach what they can is not judged "
+    True: "Nothing makes {ranks} wait for one another; what is left lies inside each rank.",
+    False: "Nothing makes {ranks} wait for one another. Whether links and devices reach what they can is not judged "
     "without a baseline: moescope baseline measures one, --baseline holds the run against it.",
 }
-"""What to do next, by whether a baseline was given."""
+"""What to do next, by whether a baseline was given; ``ranks``: those that were compared."""
 
 
 def _balanced(inputs: Inputs, waits: float) -> Finding:
     staged = inputs.pipeline_wait_ns() > 0
     where, within = ("of each pipeline stage ", "within a stage ") if staged else ("", "")
-    advice = _NEXT[inputs.baseline is not None]
     return Finding(
         code="balanced",
         severity="good",
@@ -56,7 +55,7 @@ def _balanced(inputs: Inputs, waits: float) -> Finding:
         share_of_step=0.0,
         claim=f"Ranks {where}arrive together: removable waits {within}are {waits:.1%} of the step, and no cause "
         f"reaches {NOTICEABLE:.0%}.",
-        advice=advice.replace("makes ranks wait", "makes ranks of a stage wait") if staged else advice,
+        advice=_NEXT[inputs.baseline is not None].format(ranks="ranks of a stage" if staged else "ranks"),
         confidence=inputs.confidence(NOTICEABLE * inputs.step_ns),
         basis=inputs.finding_basis,
         evidence={"page": "verdict", "removable_wait_share_of_step": waits},
