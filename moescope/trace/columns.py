@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +12,12 @@ import numpy.typing as npt
 import polars as pl
 
 from moescope.intake import MOST_RANKS
+from moescope.trace.block import Block, Times, Words
 from moescope.trace.decimals import LONGEST_NS
-from moescope.trace.decode import Block, Words, decode_block
-from moescope.trace.exact import IntArray, ns_of_floats, ns_of_integers, ns_of_values
+from moescope.trace.decode import decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
-from moescope.trace.records import ABSENT, NO_NUMBER, decode_time_texts
+from moescope.trace.records import ABSENT, NO_NUMBER
 from moescope.trace.spans import OpenSpans
 
 _MOST_ELEMENTS = 1 << 46
@@ -30,13 +29,11 @@ _COMM_LIMITS = {
 }
 _MEMORY_LIMITS = dict.fromkeys(("bytes", "total_allocated", "total_reserved"), _MOST_BYTES)
 
-TimeTexts = Callable[[], list[tuple[str, str]]]
-"""The texts of start and duration of a block's complete events."""
-
 _NUMBERS = ("pid", "tid", "device", "stream", "correlation", "external_id", "bytes")
 _WORDS = ("recorded", "name", "input_dims", "input_types", "concrete_inputs")
 UNNAMED = "(unnamed)"
 """Name of events that have none."""
+IntArray = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -80,26 +77,26 @@ class RawTables:
     _missing_start: list[_Mask | None] = field(default_factory=list)
     _open: OpenSpans = field(default_factory=OpenSpans)
 
-    def add(self, block: Block, texts: TimeTexts) -> None:
+    def add(self, block: Block) -> None:
         """Append a block."""
         first = self.num_recorded
-        self._append(block, texts, _places(block.complete, block.num_rows) + np.uint32(first))
+        self._append(block, _places(block.complete, block.num_rows) + np.uint32(first))
         pairs = self._open.pair(((first + place, event) for place, event in block.spans), self.faults)
         if pairs:
             text = json.dumps([event for _, event in pairs]).encode()
             index = np.array([place for place, _ in pairs], dtype=np.uint32)
-            self._append(decode_block(text), lambda: decode_time_texts(text), index)
+            self._append(decode_block(text), index)
         if block.num_long_texts:
             self.faults.note("long-texts", f"from event {first:,} on", block.num_long_texts)
         self.num_recorded += block.num_recorded
         if block.odd_phases[0]:
             self.faults.note("unknown-phase", f"event {first + block.odd_phases[1]:,}", block.odd_phases[0])
 
-    def _append(self, block: Block, texts: TimeTexts, index: npt.NDArray[np.uint32]) -> None:
+    def _append(self, block: Block, index: npt.NDArray[np.uint32]) -> None:
         """Append the rows of a block, which stand at ``index`` of the list."""
         length = block.num_rows
         self._index.append(index)
-        self._add_times(block, texts, index)
+        self._add_times(block, index)
         self._add_numbers(block, index)
         for name, told in block.words.items():
             words = told
@@ -115,19 +112,16 @@ class RawTables:
         self._memory += block.memory
         self.labels |= block.labels
 
-    def _add_times(self, block: Block, texts: TimeTexts, index: npt.NDArray[np.uint32]) -> None:
-        start, duration = (_exact(*block.times[name]) for name in ("ts", "dur"))
-        absent, unknown = None, np.zeros(0, dtype=bool)
-        if start is None or duration is None:
-            told = texts()
-            start, absent = ns_of_values(text for text, _ in told)
-            duration, unknown = ns_of_values(text for _, text in told)
+    def _add_times(self, block: Block, index: npt.NDArray[np.uint32]) -> None:
+        start, duration = (_ns(block.times[name]) for name in ("ts", "dur"))
+        absent = _marked(block.times["ts"].absent, block.num_rows)
+        if absent is not None:
             self._note_rows("no-start", absent, index)
         bad = (duration < 0) | (duration > LONGEST_NS)
-        bad = bad | unknown if len(unknown) else bad
+        bad[block.times["dur"].absent] = True
         if bad.any():
             self._note_rows("bad-duration", bad, index)
-            duration[bad] = 0
+            duration = np.where(bad, 0, duration)
         self._numbers["ts_ns"].append(start)
         self._numbers["dur_ns"].append(duration)
         self._missing_start.append(absent)
@@ -206,11 +200,24 @@ def _places(flags: bytes | None, length: int) -> npt.NDArray[np.uint32]:
     return np.flatnonzero(np.frombuffer(flags, dtype=np.bool_)).astype(np.uint32)
 
 
-def _exact(code: str, packed: bytes) -> IntArray | None:
-    """Nanoseconds where the numbers are known to give them exactly; None where the texts must be read."""
-    if code == "q":
-        return ns_of_integers(np.frombuffer(packed, dtype=np.int64))
-    return ns_of_floats(np.frombuffer(packed, dtype=np.float64)) if code == "d" else None
+def _ns(times: Times) -> IntArray:
+    """The times in nanoseconds."""
+    if times.unit == "us-float":
+        values = np.frombuffer(times.packed, dtype=np.float64)
+        whole = np.floor(values)
+        fraction: IntArray = np.rint((values - whole) * 1000.0).astype(np.int64)
+        return whole.astype(np.int64) * 1000 + fraction
+    numbers = np.frombuffer(times.packed, dtype=np.int64)
+    return numbers * 1000 if times.unit == "us" else numbers
+
+
+def _marked(rows: list[int], length: int) -> _Mask | None:
+    """A mask of ``rows``; None of none."""
+    if not rows:
+        return None
+    mask = np.zeros(length, dtype=bool)
+    mask[rows] = True
+    return mask
 
 
 def _numbers(values: IntArray) -> pl.Series:

@@ -20,7 +20,8 @@ PROCESS_NAMES = frozenset(("process_name", "process_labels"))
 LONGEST_NAME = 1 << 16
 """Characters of a name; templates of C++ give tens of thousands."""
 
-_DICTS = msgspec.json.Decoder(list[Event], float_hook=str)
+decode_events = msgspec.json.Decoder(list[Event], float_hook=str).decode
+"""The events of a JSON list; floats keep their text."""
 _SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
 
 
@@ -41,7 +42,7 @@ def pick(data: Buffer, marker: bytes, wanted: Callable[[Event], bool], expected:
 
 
 def _wanted(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
-    return [event for event in _DICTS.decode(data) if wanted(event)]
+    return [event for event in decode_events(data) if wanted(event)]
 
 
 def _around(data: Buffer, marker: bytes, separator: bytes) -> Iterator[Buffer]:
@@ -73,7 +74,7 @@ def names_process(event: Event) -> bool:
 
 def spans(data: Buffer) -> list[tuple[int, Event]]:
     """(place, event) of each event of the JSON list ``data`` that begins or ends a range."""
-    return [(place, event) for place, event in enumerate(_DICTS.decode(data)) if event.get("ph") in ("B", "E")]
+    return [(place, event) for place, event in enumerate(decode_events(data)) if event.get("ph") in ("B", "E")]
 
 
 def arguments(event: Event) -> dict[str, Any]:

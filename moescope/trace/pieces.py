@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from moescope.trace.decode import NOT_DECODED, Block, decode_block
+from moescope.trace.block import Block
+from moescope.trace.decode import NOT_DECODED, decode_block
 
 _SPARE = 1 << 16
 _LOCAL = threading.local()

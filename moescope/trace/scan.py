@@ -11,15 +11,15 @@ from typing import Any
 
 import polars as pl
 
+from moescope.trace.block import Block
 from moescope.trace.columns import RawTables
 from moescope.trace.crew import Crew
-from moescope.trace.decode import Block, decode_block
+from moescope.trace.decode import decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.interrupts import check
 from moescope.trace.mend import Follows, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
-from moescope.trace.records import decode_time_texts
 from moescope.trace.source import is_gzip
 from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
@@ -107,7 +107,7 @@ class _Reading:
             if block is not None and (self._tail is None or _has_events(block)):
                 self._resume()
                 self._mend(b"", piece.offset, "event")
-                self.tables.add(block, lambda: decode_time_texts(piece.as_list()))  # noqa: B023  # called at once
+                self.tables.add(block)
             else:
                 self._mend(piece.read(), piece.offset, "part")
             self._read_to = piece.offset + piece.length
@@ -143,8 +143,7 @@ class _Reading:
         if not data and follows != "nothing":
             return
         mended = mend(data, offset, self.tables.faults, follows)
-        text = mended.json()
-        self.tables.add(decode_block(text), lambda: decode_time_texts(text))
+        self.tables.add(decode_block(mended.json()))
         if mended.ended:
             self._tail = data[mended.rest :]
         else:

@@ -10,6 +10,7 @@ import pytest
 from trace_zoo import event, open_files, process, told, trace
 
 from moescope.errors import InputUnreadableError
+from moescope.trace import compiled
 
 ONE = "0.0 compute 1000+2000"
 K = event()
@@ -116,8 +117,11 @@ CONTENT = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("way", ["as built", "by records"])
 @pytest.mark.parametrize("quirk", CONTENT)
-def test_what_is_written(quirk: str, tmp_path: Path) -> None:
+def test_what_is_written(quirk: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "by records":
+        monkeypatch.setattr(compiled, "_block", None)
     content, expected = CONTENT[quirk]
     name = "t.json.gz" if isinstance(content, bytes) and content.startswith(b"\x1f\x8b") else "t.json"
     assert told(open_files(tmp_path, {name: content})) == expected

@@ -1,0 +1,669 @@
+/* One block of a trace's events, a JSON list, to packed columns: moescope.trace._block.columns(data).
+
+   Takes what profilers usually write and gives up on everything else, odd or broken: it returns None, and the caller
+   decodes the block another way (moescope/trace/by_records.py). So this file never decides what is wrong with a trace;
+   whatever it accepts is valid JSON of which the other way makes the same columns (tests/trace/test_compiled.py).
+
+   Bounds: the text ends with the bracket that closes the list, at `last`. Every loop over blanks or digits stops
+   there, strings and words are searched up to there, and whoever steps over a closing bracket looks whether it was
+   that one. So nothing behind `last` is read. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+typedef const unsigned char *At;
+
+/* The columns of numbers, in the order in which they are returned; EXTERNAL_OLD is another spelling of EXTERNAL. */
+enum { TS, DUR, PID, TID, EXTERNAL, DEVICE, STREAM, CORRELATION, BYTES, NUM_COLUMNS, EXTERNAL_OLD = NUM_COLUMNS, NUM_SLOTS };
+/* The columns of texts: category and name of every row, shapes, types and values of those that are operators. */
+enum { CATEGORY, NAME, DIMS, TYPES, VALUES, NUM_WORDS };
+/* What is kept of some events as a stretch of text. */
+enum { COMM, MEMORY, LABELS, SPANS, NUM_STRETCHES };
+
+/* What a field of the event at hand holds. TEXT is read by the caller; ODD can be no number. */
+enum { ABSENT, NUMBER, TEXT, ODD };
+
+static const int64_t NO_VALUE = INT64_MIN;
+static const uint32_t NO_WORD = UINT32_MAX;
+static const int64_t LARGEST_US = 4000000000000000; /* year 2096, as in decimals.py */
+enum { DEEPEST = 60 };
+
+typedef struct {
+    unsigned char *data;
+    size_t size, room;
+} Pile;
+
+typedef struct {
+    Pile codes, words; /* uint32 each; (start, end) of each different word */
+    uint32_t *places, mask, count, none, latest;
+} Words;
+
+typedef struct {
+    At start, end;
+} Span;
+
+typedef struct {
+    At first, last;
+    bool is_ascii, escaped;
+    uint32_t num_recorded, num_rows, num_operators;
+    size_t room; /* rows that the columns have room for */
+    int64_t *columns[NUM_COLUMNS];
+    bool any[NUM_COLUMNS];
+    Words words[NUM_WORDS];
+    Pile complete, operators, texts, stretches[NUM_STRETCHES];
+    /* The event at hand. */
+    unsigned char kinds[NUM_SLOTS];
+    int64_t values[NUM_SLOTS];
+    Span spans[NUM_SLOTS];
+    unsigned char phase, kind_of[NUM_WORDS];
+    Span word[NUM_WORDS];
+    bool is_collective, has_odd_args;
+} Scan;
+
+/* ---------------------------------------------------------------------------------------------------- memory */
+
+static bool put(Pile *pile, const void *data, size_t size) {
+    if (pile->size + size > pile->room) {
+        size_t room = 2 * pile->room + size + 256;
+        unsigned char *grown = realloc(pile->data, room);
+        if (!grown) return false;
+        pile->data = grown;
+        pile->room = room;
+    }
+    memcpy(pile->data + pile->size, data, size);
+    pile->size += size;
+    return true;
+}
+
+static bool put_byte(Pile *pile, unsigned char value) { return put(pile, &value, 1); }
+
+static bool put_number(Pile *pile, uint32_t value) { return put(pile, &value, sizeof value); }
+
+static bool room_for_row(Scan *scan) {
+    if (scan->num_rows < scan->room) return true;
+    size_t room = 2 * scan->room + 1024;
+    for (int c = 0; c < NUM_COLUMNS; c++) {
+        int64_t *grown = realloc(scan->columns[c], room * sizeof(int64_t));
+        if (!grown) return false;
+        scan->columns[c] = grown;
+    }
+    scan->room = room;
+    return true;
+}
+
+static void release(Scan *scan) {
+    for (int c = 0; c < NUM_COLUMNS; c++) free(scan->columns[c]);
+    for (int w = 0; w < NUM_WORDS; w++) {
+        free(scan->words[w].codes.data);
+        free(scan->words[w].words.data);
+        free(scan->words[w].places);
+    }
+    for (int s = 0; s < NUM_STRETCHES; s++) free(scan->stretches[s].data);
+    free(scan->complete.data);
+    free(scan->operators.data);
+    free(scan->texts.data);
+}
+
+/* ------------------------------------------------------------------------------------------- different texts */
+
+static uint32_t hash_of(At text, size_t size) {
+    uint64_t hash = size * 0x9E3779B97F4A7C15u, part;
+    for (; size >= 8; text += 8, size -= 8) {
+        memcpy(&part, text, 8);
+        hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    part = 0;
+    memcpy(&part, text, size);
+    hash = (hash ^ part) * 0xD6E8FEB86659FD93u;
+    return (uint32_t)(hash >> 32);
+}
+
+static bool rehash(Words *words, At first) {
+    uint32_t size = words->places ? 2 * (words->mask + 1) : 256;
+    uint32_t *places = calloc(size, sizeof *places);
+    if (!places) return false;
+    const uint32_t *known = (const uint32_t *)words->words.data;
+    for (uint32_t code = 0; code < words->count; code++) {
+        if (known[2 * code] == NO_WORD) continue;
+        uint32_t at = hash_of(first + known[2 * code], known[2 * code + 1] - known[2 * code]) & (size - 1);
+        while (places[at]) at = (at + 1) & (size - 1);
+        places[at] = code + 1;
+    }
+    free(words->places);
+    words->places = places;
+    words->mask = size - 1;
+    return true;
+}
+
+static bool is_word(const Words *words, uint32_t code, At first, Span text) {
+    const uint32_t *known = (const uint32_t *)words->words.data + 2 * (size_t)code;
+    size_t size = (size_t)(text.end - text.start);
+    return known[0] != NO_WORD && known[1] - known[0] == size && !memcmp(first + known[0], text.start, size);
+}
+
+static bool add_word(Words *words, uint32_t start, uint32_t end) {
+    words->latest = words->count++;
+    return put_number(&words->words, start) && put_number(&words->words, end);
+}
+
+/* Append the code of `text`, or of no text, to the column. */
+static bool put_word(Words *words, At first, Span text) {
+    if (!text.start) {
+        if (words->none == NO_WORD) {
+            words->none = words->count;
+            if (!add_word(words, NO_WORD, NO_WORD)) return false;
+        }
+        words->latest = words->none;
+    } else if (!(words->count && is_word(words, words->latest, first, text))) {
+        if (2 * (uint64_t)words->count >= (words->places ? words->mask : 0) && !rehash(words, first)) return false;
+        uint32_t at = hash_of(text.start, (size_t)(text.end - text.start)) & words->mask;
+        while (words->places[at] && !is_word(words, words->places[at] - 1, first, text)) at = (at + 1) & words->mask;
+        if (words->places[at]) {
+            words->latest = words->places[at] - 1;
+        } else {
+            words->places[at] = words->count + 1;
+            if (!add_word(words, (uint32_t)(text.start - first), (uint32_t)(text.end - first))) return false;
+        }
+    }
+    return put_number(&words->codes, words->latest);
+}
+
+/* ---------------------------------------------------------------------------------- JSON: NULL where it is not */
+
+static inline At blanks(At at) {
+    while (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t') at++;
+    return at;
+}
+
+static inline bool is_digit(unsigned char c) { return c >= '0' && c <= '9'; }
+
+static bool is_hex(unsigned char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
+/* The quote that ends the string whose first character is at `at`. */
+static inline At string_end(Scan *scan, At at) {
+    At last = scan->last;
+    for (;;) {
+#ifdef __SSE2__
+        while (last - at >= 16) {
+            __m128i part = _mm_loadu_si128((const __m128i *)at);
+            __m128i stops = _mm_or_si128(_mm_cmpeq_epi8(part, _mm_set1_epi8('"')), _mm_cmpeq_epi8(part, _mm_set1_epi8('\\')));
+            /* Below a blank as signed numbers: control characters and what is not ASCII. */
+            stops = _mm_or_si128(stops, _mm_cmplt_epi8(part, _mm_set1_epi8(' ')));
+            int found = _mm_movemask_epi8(stops);
+            if (found) {
+                at += __builtin_ctz((unsigned)found);
+                break;
+            }
+            at += 16;
+        }
+#endif
+        while (at < last && *at != '"' && *at != '\\' && *at >= ' ' && *at < 128) at++;
+        if (at >= last || *at < ' ') return NULL;
+        if (*at == '"') return at;
+        if (*at >= 128) {
+            scan->is_ascii = false;
+            at++;
+            continue;
+        }
+        scan->escaped = true;
+        at++;
+        switch (*at) {
+        case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't':
+            at++;
+            break;
+        case 'u':
+            for (int digit = 1; digit <= 4; digit++)
+                if (at + digit >= last || !is_hex(at[digit])) return NULL;
+            at += 5;
+            break;
+        default:
+            return NULL;
+        }
+    }
+}
+
+static At number_end(At at) {
+    if (*at == '-') at++;
+    if (!is_digit(*at)) return NULL;
+    if (*at++ != '0') while (is_digit(*at)) at++;
+    if (*at == '.') {
+        if (!is_digit(*++at)) return NULL;
+        while (is_digit(*at)) at++;
+    }
+    if (*at == 'e' || *at == 'E') {
+        at++;
+        if (*at == '+' || *at == '-') at++;
+        if (!is_digit(*at)) return NULL;
+        while (is_digit(*at)) at++;
+    }
+    return at;
+}
+
+static At literal_end(Scan *scan, At at) {
+    if (scan->last - at >= 4 && (!memcmp(at, "true", 4) || !memcmp(at, "null", 4))) return at + 4;
+    return scan->last - at >= 5 && !memcmp(at, "false", 5) ? at + 5 : NULL;
+}
+
+/* The value behind the key, at whose quote `at` is. */
+static inline At key_end(Scan *scan, At at) {
+    if (*at != '"' || !(at = string_end(scan, at + 1))) return NULL;
+    at = blanks(at + 1);
+    return *at == ':' ? blanks(at + 1) : NULL;
+}
+
+static At value_end(Scan *scan, At at) {
+    uint64_t objects = 0; /* a bit for each level around `at`, the innermost lowest: whether it is an object */
+    int depth = 0;
+    for (;;) {
+        bool opened = false;
+        if (*at == '"') {
+            if (!(at = string_end(scan, at + 1))) return NULL;
+            at++;
+        } else if (*at == '{') {
+            at = blanks(at + 1);
+            if (*at == '}') at++;
+            else opened = true, objects = objects << 1 | 1;
+        } else if (*at == '[') {
+            at = blanks(at + 1);
+            if (*at == ']') {
+                if (at++ == scan->last) return NULL;
+            } else opened = true, objects <<= 1;
+        } else if (*at == 't' || *at == 'f' || *at == 'n') {
+            if (!(at = literal_end(scan, at))) return NULL;
+        } else if (!(at = number_end(at))) return NULL;
+        if (opened) {
+            if (++depth > DEEPEST || ((objects & 1) && !(at = key_end(scan, at)))) return NULL;
+            continue;
+        }
+        for (; depth; depth--, objects >>= 1) {
+            at = blanks(at);
+            if (*at == ',') break;
+            if (*at != (objects & 1 ? '}' : ']') || at++ == scan->last) return NULL;
+        }
+        if (!depth) return at;
+        at = blanks(at + 1);
+        if ((objects & 1) && !(at = key_end(scan, at))) return NULL;
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- fields of an event */
+
+/* Whether the characters are an integer of up to 18 digits, and which. */
+static bool integer(At at, At end, int64_t *value) {
+    bool negative = at < end && *at == '-';
+    at += negative;
+    if (at == end || end - at > 18) return false;
+    int64_t sum = 0;
+    for (; at < end; at++) {
+        if (!is_digit(*at)) return false;
+        sum = 10 * sum + (*at - '0');
+    }
+    *value = negative ? -sum : sum;
+    return true;
+}
+
+/* Whether the characters are a decimal number of microseconds within bounds, and how many nanoseconds it is, halves
+   rounded away from zero. */
+static bool nanoseconds(At at, At end, int64_t *value) {
+    bool negative = at < end && *at == '-';
+    at += negative;
+    int64_t sum = 0;
+    At digits = at;
+    for (; at < end && is_digit(*at); at++) {
+        if (at - digits == 16) return false;
+        sum = 10 * sum + (*at - '0');
+    }
+    if (at == digits) return false;
+    sum *= 1000;
+    if (at < end && *at == '.') {
+        digits = ++at;
+        for (int64_t unit = 100; at < end && is_digit(*at); at++) {
+            if (unit) sum += unit * (*at - '0'), unit /= 10;
+            else if (at - digits == 3) sum += *at >= '5';
+        }
+        if (at == digits) return false;
+    }
+    if (at < end || sum > LARGEST_US * 1000) return false;
+    *value = negative ? -sum : sum;
+    return true;
+}
+
+/* Read the value of a column of numbers. */
+static At number_field(Scan *scan, int slot, At at) {
+    bool is_time = slot == TS || slot == DUR;
+    Span text = {at, at};
+    scan->kinds[slot] = TEXT;
+    if (*at == '"') {
+        scan->escaped = false;
+        At end = string_end(scan, at + 1);
+        if (!end) return NULL;
+        text.end = at = end + 1;
+        if (!scan->escaped && (is_time ? nanoseconds : integer)(text.start + 1, end, &scan->values[slot]))
+            scan->kinds[slot] = NUMBER;
+    } else if (*at == '-' || is_digit(*at)) {
+        if (!(at = number_end(at))) return NULL;
+        text.end = at;
+        if ((is_time ? nanoseconds : integer)(text.start, at, &scan->values[slot])) scan->kinds[slot] = NUMBER;
+    } else if (*at == 'n') {
+        if (!(at = literal_end(scan, at))) return NULL;
+        if (!is_time) scan->kinds[slot] = NUMBER, scan->values[slot] = NO_VALUE;
+    } else {
+        scan->kinds[slot] = ODD;
+        return value_end(scan, at);
+    }
+    scan->spans[slot] = text;
+    return at;
+}
+
+/* Read the value of a column of texts: a string without its quotes, or null. */
+static At word_field(Scan *scan, int column, At at) {
+    At end;
+    scan->word[column] = (Span){NULL, NULL};
+    if (*at == '"') {
+        if (!(end = string_end(scan, at + 1))) return NULL;
+        scan->word[column] = (Span){at + 1, end};
+        scan->kind_of[column] = TEXT;
+        return end + 1;
+    }
+    if (!(end = value_end(scan, at))) return NULL;
+    scan->kind_of[column] = *at == 'n' ? ABSENT : *at == '-' || is_digit(*at) ? NUMBER : ODD;
+    return end;
+}
+
+/* Read the value of a column of JSON texts. */
+static At text_field(Scan *scan, int column, At at) {
+    At end = value_end(scan, at);
+    scan->word[column] = (Span){at, end};
+    return end;
+}
+
+static void forget_arguments(Scan *scan) {
+    memset(scan->kinds + EXTERNAL, ABSENT, NUM_SLOTS - EXTERNAL);
+    memset(scan->word + DIMS, 0, (NUM_WORDS - DIMS) * sizeof(Span));
+    scan->is_collective = scan->has_odd_args = false;
+}
+
+#define IS(text) (size == sizeof(text) - 1 && !memcmp(key, text, sizeof(text) - 1))
+
+static At argument(Scan *scan, At key, size_t size, At at) {
+    switch (*key) {
+    case 'E':
+        if (IS("External id")) return number_field(scan, EXTERNAL, at);
+        break;
+    case 'e':
+        if (IS("external id")) return number_field(scan, EXTERNAL_OLD, at);
+        break;
+    case 'd':
+        if (IS("device")) return number_field(scan, DEVICE, at);
+        break;
+    case 's':
+        if (IS("stream")) return number_field(scan, STREAM, at);
+        break;
+    case 'b':
+        if (IS("bytes")) return number_field(scan, BYTES, at);
+        break;
+    case 'c':
+        if (IS("correlation")) return number_field(scan, CORRELATION, at);
+        break;
+    case 'I':
+        if (IS("Input Dims")) return text_field(scan, DIMS, at);
+        if (IS("Input type")) return text_field(scan, TYPES, at);
+        break;
+    case 'C':
+        if (IS("Concrete Inputs")) return text_field(scan, VALUES, at);
+        if (IS("Collective name")) scan->is_collective = true;
+        break;
+    }
+    return value_end(scan, at);
+}
+
+static At arguments(Scan *scan, At at) {
+    forget_arguments(scan);
+    if (*at != '{') {
+        scan->has_odd_args = *at != 'n';
+        return value_end(scan, at);
+    }
+    at = blanks(at + 1);
+    if (*at == '}') return at + 1;
+    for (;;) {
+        At key = at + 1;
+        scan->escaped = false;
+        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
+        size_t size = (size_t)(at - key);
+        at = blanks(at + 1);
+        if (*at != ':' || !(at = argument(scan, key, size, blanks(at + 1)))) return NULL;
+        at = blanks(at);
+        if (*at == '}') return at + 1;
+        if (*at != ',') return NULL;
+        at = blanks(at + 1);
+    }
+}
+
+static At field(Scan *scan, At key, size_t size, At at) {
+    switch (*key) {
+    case 'p':
+        if (IS("ph")) {
+            if (scan->last - at < 3 || *at != '"' || at[1] == '\\' || at[2] != '"') return NULL;
+            scan->phase = at[1];
+            return at + 3;
+        }
+        if (IS("pid")) return number_field(scan, PID, at);
+        break;
+    case 't':
+        if (IS("ts")) return number_field(scan, TS, at);
+        if (IS("tid")) return number_field(scan, TID, at);
+        break;
+    case 'd':
+        if (IS("dur")) return number_field(scan, DUR, at);
+        break;
+    case 'c':
+        if (IS("cat")) return word_field(scan, CATEGORY, at);
+        break;
+    case 'n':
+        if (IS("name")) return word_field(scan, NAME, at);
+        break;
+    case 'a':
+        if (IS("args")) return arguments(scan, at);
+        break;
+    }
+    return value_end(scan, at);
+}
+
+/* --------------------------------------------------------------------------------------------------- an event */
+
+static bool put_stretch(Scan *scan, int sort, uint32_t place, Span event) {
+    Pile *pile = &scan->stretches[sort];
+    return put_number(pile, place) && put_number(pile, (uint32_t)(event.start - scan->first)) &&
+           put_number(pile, (uint32_t)(event.end - scan->first));
+}
+
+static bool put_text(Scan *scan, int column, Span text) {
+    return put_number(&scan->texts, (uint32_t)column) && put_number(&scan->texts, scan->num_rows) &&
+           put_number(&scan->texts, text.start ? (uint32_t)(text.start - scan->first) : 0) &&
+           put_number(&scan->texts, text.start ? (uint32_t)(text.end - scan->first) : 0);
+}
+
+static bool put_number_fields(Scan *scan) {
+    bool is_linked = scan->kinds[CORRELATION] || scan->kinds[DEVICE] || scan->kinds[STREAM] || scan->kinds[BYTES];
+    if (is_linked && !scan->kinds[EXTERNAL] && scan->kinds[EXTERNAL_OLD]) {
+        scan->kinds[EXTERNAL] = scan->kinds[EXTERNAL_OLD];
+        scan->values[EXTERNAL] = scan->values[EXTERNAL_OLD];
+        scan->spans[EXTERNAL] = scan->spans[EXTERNAL_OLD];
+    }
+    for (int c = 0; c < NUM_COLUMNS; c++) {
+        int kind = scan->kinds[c];
+        int64_t value = kind == NUMBER ? scan->values[c] : NO_VALUE;
+        if (kind == ODD) return false;
+        if (kind == TEXT && !put_text(scan, c, scan->spans[c])) return false;
+        if (kind == ABSENT && (c == TS || c == DUR) && !put_text(scan, c, (Span){NULL, NULL})) return false;
+        scan->any[c] |= kind != ABSENT;
+        scan->columns[c][scan->num_rows] = value;
+    }
+    return true;
+}
+
+/* Append a complete event. */
+static bool put_row(Scan *scan, Span event) {
+    const unsigned char *kinds = scan->kind_of;
+    if (scan->has_odd_args || kinds[CATEGORY] > TEXT || kinds[CATEGORY] == NUMBER || kinds[NAME] == NUMBER ||
+        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] == ODD || !room_for_row(scan) || !put_number_fields(scan))
+        return false;
+    for (int w = CATEGORY; w <= NAME; w++)
+        if (!put_word(&scan->words[w], scan->first, scan->word[w])) return false;
+    bool is_operator =
+        scan->word[DIMS].start || scan->word[TYPES].start || scan->word[VALUES].start || scan->is_collective;
+    if (!put_byte(&scan->operators, is_operator)) return false;
+    if (is_operator) {
+        scan->num_operators++;
+        for (int w = DIMS; w <= VALUES; w++)
+            if (!put_word(&scan->words[w], scan->first, scan->word[w])) return false;
+    }
+    if (scan->is_collective && !put_stretch(scan, COMM, scan->num_rows, event)) return false;
+    scan->num_rows++;
+    return true;
+}
+
+static bool is_name(Scan *scan, const char *text) {
+    Span name = scan->word[NAME];
+    return name.start && (size_t)(name.end - name.start) == strlen(text) && !memcmp(name.start, text, strlen(text));
+}
+
+static bool put_event(Scan *scan, Span event) {
+    if (!scan->phase || !strchr("XBEiICbnestfPNODMVvRc(),", scan->phase)) return false;
+    if (!put_byte(&scan->complete, scan->phase == 'X')) return false;
+    switch (scan->phase) {
+    case 'X':
+        if (!put_row(scan, event)) return false;
+        break;
+    case 'B': case 'E':
+        if (!put_stretch(scan, SPANS, scan->num_recorded, event)) return false;
+        break;
+    case 'M': case 'i': case 'I':
+        if (scan->kind_of[NAME] == ODD) return false;
+        if (is_name(scan, "[memory]") && !put_stretch(scan, MEMORY, scan->num_recorded, event)) return false;
+        if (scan->phase == 'M' && (is_name(scan, "process_name") || is_name(scan, "process_labels")) &&
+            !put_stretch(scan, LABELS, scan->num_recorded, event))
+            return false;
+        break;
+    }
+    scan->num_recorded++;
+    return true;
+}
+
+/* Read the event that begins at `at`; where it ends. */
+static At read_event(Scan *scan, At at) {
+    At start = at;
+    memset(scan->kinds, ABSENT, sizeof scan->kinds);
+    memset(scan->kind_of, ABSENT, sizeof scan->kind_of);
+    memset(scan->word, 0, sizeof scan->word);
+    scan->is_collective = scan->has_odd_args = false;
+    scan->phase = 0;
+    if (*at != '{') return NULL;
+    at = blanks(at + 1);
+    for (bool more = *at != '}'; more; at = blanks(at + 1)) {
+        At key = at + 1;
+        scan->escaped = false;
+        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
+        size_t size = (size_t)(at - key);
+        at = blanks(at + 1);
+        if (*at != ':' || !(at = field(scan, key, size, blanks(at + 1)))) return NULL;
+        at = blanks(at);
+        if (*at == '}') break;
+        if (*at != ',') return NULL;
+    }
+    at++;
+    return put_event(scan, (Span){start, at}) ? at : NULL;
+}
+
+static bool read_list(Scan *scan) {
+    At at = blanks(scan->first);
+    if (*at != '[' || at == scan->last) return false;
+    at = blanks(at + 1);
+    if (at == scan->last) return true;
+    for (;;) {
+        if (!(at = read_event(scan, at))) return false;
+        at = blanks(at);
+        if (at == scan->last) return true;
+        if (*at != ',') return false;
+        at = blanks(at + 1);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- Python */
+
+static PyObject *bytes_of(const void *data, size_t size) { return PyBytes_FromStringAndSize(data, (Py_ssize_t)size); }
+
+/* A tuple of `count` objects that `make` gives; NULL where one fails. */
+static PyObject *tuple_of(Scan *scan, Py_ssize_t count, PyObject *(*make)(Scan *, Py_ssize_t)) {
+    PyObject *all = PyTuple_New(count);
+    for (Py_ssize_t i = 0; all && i < count; i++) {
+        PyObject *one = make(scan, i);
+        if (!one || PyTuple_SetItem(all, i, one)) Py_CLEAR(all);
+    }
+    return all;
+}
+
+static PyObject *column_of(Scan *scan, Py_ssize_t c) {
+    if (scan->any[c] || c <= TID) return bytes_of(scan->columns[c], scan->num_rows * sizeof(int64_t));
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *words_of(Scan *scan, Py_ssize_t w) {
+    Words *words = &scan->words[w];
+    return Py_BuildValue("(NN)", bytes_of(words->codes.data, words->codes.size),
+                         bytes_of(words->words.data, words->words.size));
+}
+
+static PyObject *stretches_of(Scan *scan, Py_ssize_t s) {
+    return bytes_of(scan->stretches[s].data, scan->stretches[s].size);
+}
+
+static PyObject *result_of(Scan *scan) {
+    bool all = scan->num_rows == scan->num_recorded;
+    return Py_BuildValue("(IIONNNNNN)", (unsigned)scan->num_recorded, (unsigned)scan->num_rows,
+                         scan->is_ascii ? Py_True : Py_False,
+                         bytes_of(scan->complete.data, all ? 0 : scan->complete.size),
+                         tuple_of(scan, NUM_COLUMNS, column_of), bytes_of(scan->texts.data, scan->texts.size),
+                         bytes_of(scan->operators.data, scan->num_operators ? scan->operators.size : 0),
+                         tuple_of(scan, NUM_WORDS, words_of), tuple_of(scan, NUM_STRETCHES, stretches_of));
+}
+
+static PyObject *columns(PyObject *module, PyObject *data) {
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)) return NULL;
+    Scan scan = {.first = view.buf, .is_ascii = true};
+    for (int w = 0; w < NUM_WORDS; w++) scan.words[w].none = NO_WORD;
+    bool done = false;
+    Py_BEGIN_ALLOW_THREADS;
+    At last = scan.first + view.len;
+    while (last > scan.first && last[-1] != ']' && last[-1] <= ' ') last--;
+    if (last > scan.first && last[-1] == ']' && view.len < INT32_MAX) {
+        scan.last = last - 1;
+        done = read_list(&scan);
+    }
+    Py_END_ALLOW_THREADS;
+    PyObject *result = done ? result_of(&scan) : Py_NewRef(Py_None);
+    release(&scan);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"columns", columns, METH_O, "Packed columns of a JSON list of events; None where it is not as profilers usually write it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_block", .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__block(void) { return PyModuleDef_Init(&definition); }
