@@ -60,7 +60,7 @@ clean:
 	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt moescope/trace/_block.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_FLAGS) --editable '.[dev]'
 	touch $@

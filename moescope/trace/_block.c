@@ -614,14 +614,26 @@ static PyObject *tuple_of(Scan *scan, Py_ssize_t count, PyObject *(*make)(Scan *
 
 static PyObject *column_of(Scan *scan, Py_ssize_t c) {
     if (scan->any[c] || c <= TID) return bytes_of(scan->columns[c], scan->num_rows * sizeof(int64_t));
-    Py_INCREF(Py_None);
-    return Py_None;
+    return Py_NewRef(Py_None);
+}
+
+/* A text: a string where it holds what it means, bytes where it is JSON still to be decoded, None where there is none. */
+static PyObject *text_of(Scan *scan, Py_ssize_t column, const uint32_t *place) {
+    if (place[0] == NO_WORD) return Py_NewRef(Py_None);
+    const char *text = (const char *)scan->first + place[0];
+    size_t size = place[1] - place[0];
+    if (column > NAME || memchr(text, '\\', size)) return bytes_of(text, size);
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)size, NULL);
 }
 
 static PyObject *words_of(Scan *scan, Py_ssize_t w) {
     Words *words = &scan->words[w];
-    return Py_BuildValue("(NN)", bytes_of(words->codes.data, words->codes.size),
-                         bytes_of(words->words.data, words->words.size));
+    PyObject *texts = PyList_New(words->count);
+    for (uint32_t code = 0; texts && code < words->count; code++) {
+        PyObject *text = text_of(scan, w, (const uint32_t *)words->words.data + 2 * (size_t)code);
+        if (!text || PyList_SetItem(texts, code, text)) Py_CLEAR(texts);
+    }
+    return texts ? Py_BuildValue("(NN)", bytes_of(words->codes.data, words->codes.size), texts) : NULL;
 }
 
 static PyObject *stretches_of(Scan *scan, Py_ssize_t s) {

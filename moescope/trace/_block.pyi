@@ -1,8 +1,7 @@
 from collections.abc import Sequence
 
+Words = tuple[bytes, list[str | bytes | None]]
+
 def columns(
     data: bytes | bytearray,
-) -> (
-    tuple[int, int, bool, bytes, Sequence[bytes | None], bytes, bytes, Sequence[tuple[bytes, bytes]], Sequence[bytes]]
-    | None
-): ...
+) -> tuple[int, int, bool, bytes, Sequence[bytes | None], bytes, bytes, Sequence[Words], Sequence[bytes]] | None: ...

@@ -54,10 +54,10 @@ class Vocabulary:
         self.codes.append(full)
         return full
 
-    def series(self, order: npt.NDArray[np.intp]) -> pl.Series:
-        """The whole column, its rows in ``order``."""
+    def series(self) -> pl.Series:
+        """The whole column."""
         words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
-        return words[pl.Series(_joined(self.codes, np.uint32)[order])]
+        return words.gather(pl.Series(_joined(self.codes, np.uint32)))
 
 
 @dataclass(slots=True)
@@ -150,12 +150,13 @@ class RawTables:
         """The complete events of all blocks, by time and then as in the file; those without a start are left out."""
         self._open.finish(self.faults)
         order = self._order()
-        columns: dict[str, pl.Series] = {"index": pl.Series(_joined(self._index, np.uint32)[order])}
+        columns = {"index": pl.Series(_joined(self._index, np.uint32))}
         for name, parts in self._numbers.items():
-            columns[name] = _numbers(_joined(parts, np.int64)[order])
+            columns[name] = pl.Series(_joined(parts, np.int64))
             parts.clear()
-        columns |= {name: vocabulary.series(order) for name, vocabulary in self._words.items()}
-        return pl.DataFrame(columns).select(list(RAW_SCHEMA))
+        columns |= {name: vocabulary.series() for name, vocabulary in self._words.items()}
+        rows = pl.DataFrame(columns).select(pl.col(list(RAW_SCHEMA)).gather(pl.lit(pl.Series(order))))
+        return rows.with_columns(pl.when(pl.col(name) > NO_NUMBER).then(name) for name in _NUMBERS)
 
     def _order(self) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
@@ -218,13 +219,6 @@ def _marked(rows: list[int], length: int) -> _Mask | None:
     mask = np.zeros(length, dtype=bool)
     mask[rows] = True
     return mask
-
-
-def _numbers(values: IntArray) -> pl.Series:
-    """The column with null where there is no number."""
-    column = pl.Series(values)
-    known = values > NO_NUMBER
-    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
 def _joined(parts: list[Any], dtype: type[Any]) -> npt.NDArray[Any]:

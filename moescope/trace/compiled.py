@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from moescope.trace import extras
-from moescope.trace.block import Block, Times, Words, number_of
+from moescope.trace.block import Block, Times, number_of
 from moescope.trace.decimals import microseconds_to_ns
 from moescope.trace.records import Buffer, Scalar
 
@@ -23,8 +23,8 @@ except ImportError:  # there was no compiler
 
 _TIMES = ("ts", "dur")
 _NUMBERS = (*_TIMES, "pid", "tid", "external_id", "device", "stream", "correlation", "bytes")
-_NO_WORD = 2**32 - 1
 _SCALAR: msgspec.json.Decoder[Scalar] = msgspec.json.Decoder(Scalar)
+_STRING: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
 _NUMBER_BYTES = 8
 
 Stretch = tuple[int, int, int]
@@ -38,26 +38,19 @@ def is_available() -> bool:
 
 def decode(data: Buffer) -> Block | None:
     """The columns of the JSON list ``data``; None where it is not as profilers usually write it."""
-    found = None if _block is None else _block.columns(data)
-    if found is None:
+    if _block is None:
         return None
-    num_recorded, num_rows, is_ascii, complete, numbers, texts, operators, words, stretches = found
-    block = Block(num_recorded, complete or None, num_rows)
     try:
+        found = _block.columns(data)
+        if found is None:
+            return None
+        num_recorded, num_rows, is_ascii, complete, numbers, texts, operators, words, stretches = found
+        block = Block(num_recorded, complete or None, num_rows)
         if not is_ascii:
             data.decode("utf-8")
         columns = dict(zip(_NUMBERS, numbers, strict=True))
         absent = _read_texts(block, data, columns, texts)
-        category, name, *arguments = [(codes, _slices(data, places)) for codes, places in words]
-        block.words = {"recorded": _words(block, category), "name": _words(block, name)}
-        if operators:
-            block.operators = operators
-            block.texts = {
-                column: (codes, block.argument_texts([text or b"" for text in found]))
-                for column, (codes, found) in zip(
-                    ("input_dims", "input_types", "concrete_inputs"), arguments, strict=True
-                )
-            }
+        _read_words(block, operators, words)
         _read_stretches(block, data, stretches)
     except (UnicodeError, msgspec.MsgspecError):  # what this is, the other way finds out
         return None
@@ -87,19 +80,15 @@ def _read_texts(block: Block, data: Buffer, columns: dict[str, bytes | None], te
     return absent
 
 
-def _slices(data: Buffer, places: bytes) -> list[bytes | None]:
-    """The stretches of ``data`` that ``places`` (pairs of uint32) tell, None where there is none."""
-    return [None if start == _NO_WORD else bytes(data[start:end]) for start, end in struct.iter_unpack("2I", places)]
-
-
-def _words(block: Block, column: tuple[bytes, Sequence[bytes | None]]) -> Words:
-    codes, texts = column
-    return codes, block.shortened([text if text is None else _string(text) for text in texts])
-
-
-def _string(inside: bytes) -> str:
-    """What a JSON string means of which this is ``inside`` the quotes."""
-    return msgspec.json.decode(b'"%b"' % inside, type=str) if b"\\" in inside else inside.decode()
+def _read_words(block: Block, operators: bytes, columns: Sequence[tuple[bytes, list[str | bytes | None]]]) -> None:
+    for name, (codes, words) in zip(("recorded", "name"), columns[:2], strict=True):
+        # Bytes are the inside of a JSON string, with escapes.
+        texts = [_STRING.decode(b'"%b"' % word) if isinstance(word, bytes) else word for word in words]
+        block.words[name] = codes, block.shortened(texts)
+    if operators:
+        block.operators = operators
+        for name, (codes, words) in zip(("input_dims", "input_types", "concrete_inputs"), columns[2:], strict=True):
+            block.texts[name] = codes, block.argument_texts([w if isinstance(w, bytes) else b"" for w in words])
 
 
 def _read_stretches(block: Block, data: Buffer, stretches: Sequence[bytes]) -> None:

@@ -13,10 +13,30 @@ from typing import Any
 from moescope.errors import MoescopeError
 from moescope.trace.model import CATEGORIES, COLLECTIVES, KINDS
 
-Rule = tuple[re.Pattern[str], str]
+_UNCLEAR = re.compile(r"\\[xuUN0-9]|\(\?")
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[[^\]]*\]")
+_GROUP = re.compile(r"\([^()]*\)")
+_OPTIONAL = re.compile(r".(?:[?*]|\{[^}]*\})")
+_NOT_LITERAL = re.compile(r"[^a-z0-9_: -]+")
 _ESCAPE_OR_CAPITALS = re.compile(r"(\\.)|([A-Z]+)")
 _NOT_A_LETTER = re.compile("[^a-z0-9]")
 _SECTIONS = {"kernel", "range", "collective", "process", "categories"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A regular expression, and what a name is in which it is found."""
+
+    expression: re.Pattern[str]
+    kind: str
+    literal: str
+    """Part of every name that matches: looking for it first spares most names the expression."""
+
+    def fits(self, name: str) -> bool:
+        """Whether ``name``, in lower case, matches."""
+        return self.literal in name and self.expression.search(name) is not None
+
+
 ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
 """Process name, event name or None for all, category."""
 
@@ -39,21 +59,18 @@ class Patterns:
     def kernel_kind(self, name: str) -> str:
         """Kind of a kernel called ``name``; ``compute`` when no rule matches."""
         if name not in self._kernels:
-            lower = name.lower()
-            self._kernels[name] = next((kind for rule, kind in self.kernel_rules if rule.search(lower)), "compute")
+            self._kernels[name] = _kind(self.kernel_rules, name.lower()) or "compute"
         return self._kernels[name]
 
     def range_kind(self, name: str) -> str | None:
         """Kind of a range on the CPU, None when it belongs to no communication backend."""
-        lower = name.lower()
-        return next((kind for rule, kind in self.range_rules if rule.search(lower)), None)
+        return _kind(self.range_rules, name.lower())
 
     def collective_kind(self, name: str) -> str:
         """What the collective or kernel called ``name`` does, one of ``COLLECTIVES``."""
         if name not in self._collectives:
             letters = _NOT_A_LETTER.sub("", name.lower())
-            found = (kind for rule, kind in self.collective_rules if rule.search(letters))
-            self._collectives[name] = next(found, "other")
+            self._collectives[name] = _kind(self.collective_rules, letters) or "other"
         return self._collectives[name]
 
     def process_category(self, process: str, name: str) -> str | None:
@@ -70,6 +87,10 @@ class Patterns:
     def category(self, recorded: str) -> str:
         """The events table's category for a category as recorded."""
         return self.categories.get(recorded, "other")
+
+
+def _kind(rules: Sequence[Rule], name: str) -> str | None:
+    return next((rule.kind for rule in rules if rule.fits(name)), None)
 
 
 def load_patterns(extra: Path | None = None) -> Patterns:
@@ -125,7 +146,8 @@ def _rules(table: dict[str, Any], section: str, kinds: Collection[str]) -> list[
                 code="bad-patterns",
             )
         for text in entry["match"]:
-            rules.append((_compile(text, section), entry["kind"]))
+            expression = _compile(text, section)
+            rules.append(Rule(expression, entry["kind"], literal_of(expression.pattern)))
     return rules
 
 
@@ -152,3 +174,15 @@ def _compile(text: str, section: str) -> re.Pattern[str]:
         raise MoescopeError(
             f"[[{section}]]: {text!r} is not a regular expression: {error}", code="bad-patterns"
         ) from error
+
+
+def literal_of(expression: str) -> str:
+    """The longest text that is evidently part of whatever the regular expression matches; empty where none is."""
+    if _UNCLEAR.search(expression):
+        return ""
+    rest = _ESCAPE_OR_CLASS.sub("\0", expression)
+    while rest != (rest := _GROUP.sub("\0", rest)):
+        continue
+    if any(sign in rest for sign in "()[]|"):
+        return ""
+    return max(_NOT_LITERAL.split(_OPTIONAL.sub("\0", rest)), key=len)

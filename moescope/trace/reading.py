@@ -1,4 +1,4 @@
-"""Reading many files: in this process, with helper processes, or on a Dask cluster."""
+"""Reading many files: in this process, with helper threads or processes, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from moescope.errors import MoescopeError
-from moescope.trace.crew import Crew
+from moescope.trace import compiled
+from moescope.trace.crew import Crew, Threads
 from moescope.trace.ingest import Job, ingest
 from moescope.trace.interrupts import check, held
 from moescope.trace.patterns import Patterns
+from moescope.trace.processes import Processes
 from moescope.trace.store import StoreError, remove_partials
 
 Progress = Callable[[int, int, str], None]
@@ -23,11 +25,12 @@ Outcomes = Generator[tuple[int, dict[str, Any]], None, None]
 """(place, metadata) of each job."""
 
 _SMALL_BYTES = 24 << 20
-"""Content that one process reads sooner than helpers start."""
+"""Content that one process reads sooner than others start."""
 _WHOLE_BYTES = 48 << 20
-"""Content up to which a process reads a file alone: as many files' tables are in memory as there are processes."""
+"""Content up to which a worker reads a file alone: as many files' tables are in memory as there are workers."""
 _SHARING = 4
-"""Processes that one can keep busy with blocks while it joins their columns; more read any file alone."""
+"""Workers that one can keep busy with blocks while it joins their columns, and that the interpreter's lock does not
+hold up where blocks are decoded by compiled code; more are processes, which read any file alone."""
 _GZIP_RATIO = 12
 
 
@@ -70,17 +73,18 @@ def read_job(job: Job, patterns: Patterns, crew: Crew | None = None) -> dict[str
 
 
 def _here(jobs: list[Job], patterns: Patterns, workers: int | None) -> Outcomes:
-    """(place, metadata) of each job: small files each in one process, of others the blocks in all."""
+    """(place, metadata) of each job: small files each by one worker, of others the blocks by all."""
     if not jobs:
         return
-    processes = max(1, workers if workers is not None else default_workers())
+    count = max(1, workers if workers is not None else default_workers())
     sizes = list(map(_content_bytes, jobs))
-    if sum(sizes) < _SMALL_BYTES:
-        processes = 1
-    limit = 0 if processes == 1 else _WHOLE_BYTES if processes <= _SHARING else max(sizes)
+    threads = compiled.is_available() and count <= _SHARING
+    if not threads and sum(sizes) < _SMALL_BYTES:
+        count = 1
+    limit = 0 if count == 1 else _WHOLE_BYTES if count <= _SHARING else max(sizes)
     whole = [place for place, size in enumerate(sizes) if size <= limit]
-    whole = whole if len(whole) >= processes else []
-    crew = Crew(processes - 1)
+    whole = whole if len(whole) >= count else []
+    crew = (Threads if threads else Processes)(count - 1)
     with held(), _no_partials(jobs[0].entry.folder, crew), crew:
         results = crew.run(read_job, ((jobs[place], patterns) for place in whole), ahead=len(jobs))
         yield from ((place, metadata) for place, (_, metadata) in zip(whole, results, strict=True))
@@ -95,7 +99,7 @@ def _no_partials(folder: Path, crew: Crew) -> Iterator[None]:
     try:
         yield
     finally:
-        remove_partials(folder, [os.getpid(), *crew.pids])
+        remove_partials(folder, crew.pids)
 
 
 def _content_bytes(job: Job) -> int:

@@ -23,7 +23,7 @@ from moescope.trace.pieces import Piece, try_piece
 from moescope.trace.source import is_gzip
 from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
-_AHEAD_PER_PROCESS = 2
+_AHEAD_EACH = 2
 _LONGEST_GAP_BYTES = 1 << 12
 
 
@@ -127,7 +127,7 @@ class _Reading:
                 check()
                 yield piece, try_piece(piece)
             return
-        ahead = _AHEAD_PER_PROCESS * (len(crew.pids) + 1)
+        ahead = _AHEAD_EACH * (crew.num_helpers + 1)
         for (piece,), block in crew.run(try_piece, ((piece,) for piece in self.splitter.pieces()), ahead):
             yield piece, block
 

@@ -64,11 +64,16 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
 
 def _codes(words: pl.Series, code: Callable[[str], int], default: int) -> Codes:
     """``code`` of each of ``words``, a Categorical, called once for each different word; ``default`` for null."""
-    different = words.unique().drop_nulls()
-    physical = different.to_physical().to_numpy()
-    table = np.full(int(physical.max(initial=0)) + 2, default, dtype=np.uint8)
-    table[physical] = [code(word) for word in different.cast(pl.String)]
-    codes: Codes = table[words.to_physical().fill_null(len(table) - 1).to_numpy()]
+    physical = words.to_physical()
+    no_word = int(physical.max() or 0) + 1  # type: ignore[arg-type]  # places in a Categorical are integers
+    places = physical.fill_null(no_word).to_numpy()
+    row = np.full(no_word + 1, -1)
+    row[places] = np.arange(len(places))  # one that has the word
+    row[no_word] = -1
+    known = np.flatnonzero(row >= 0)
+    table = np.full(no_word + 1, default, dtype=np.uint8)
+    table[known] = [code(word) for word in words.gather(row[known]).cast(pl.String)]
+    codes: Codes = table[places]
     return codes
 
 
@@ -129,17 +134,26 @@ def _one_of(categories: Sequence[str]) -> npt.NDArray[np.bool_]:
 
 
 def note_launches(events: pl.DataFrame, faults: Faults) -> None:
-    """Note device events that start before the call that launched them; remark those without a launch."""
+    """Note device events that start before the call that launched them; remark those without a launch.
+
+    ``events`` are in the order of time.
+    """
     events = events.select("index", "start_ns", "category", "correlation")
     calls = events.filter(pl.col("category") == "runtime", pl.col("correlation").is_not_null())
-    launch = calls.group_by("correlation").agg(launch_ns=pl.col("start_ns").min())
     device = events.filter(pl.col("category").is_in(DEVICE_CATEGORIES))
-    device = device.join(launch, on="correlation", how="left")
-    early = device.filter(pl.col("start_ns") < pl.col("launch_ns"))
+    ids, first = np.unique(calls["correlation"].to_numpy(), return_index=True)
+    if not len(ids):
+        return
+    launched = device.filter(pl.col("correlation").is_not_null())
+    wanted = launched["correlation"].to_numpy()
+    place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    has_launch = ids[place] == wanted
+    launch_ns = calls["start_ns"].to_numpy()[first[place]]
+    early = launched.filter(pl.Series(has_launch & (launched["start_ns"].to_numpy() < launch_ns)))
     if early.height:
         faults.note("early-kernels", _first(early), early.height)
-    unlinked = device["launch_ns"].null_count()
-    if launch.height and unlinked:
+    unlinked = device.height - int(has_launch.sum())
+    if unlinked:
         faults.remarks.append(
             f"{unlinked:,} of {device.height:,} device events have no launch in the trace: they count, but idle time "
             "before them cannot be charged to a late launch"

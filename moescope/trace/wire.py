@@ -1,4 +1,4 @@
-"""Messages between a crew and its helpers: pickles with their length before them."""
+"""Messages between a crew and its processes: pickles with their length before them."""
 
 from __future__ import annotations
 

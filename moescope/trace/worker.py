@@ -1,4 +1,4 @@
-"""A helper process of :mod:`moescope.trace.crew`: runs tasks from standard input, and ends when that is closed."""
+"""A helper process of :mod:`moescope.trace.processes`: runs tasks from standard input, and ends when that is closed."""
 
 from __future__ import annotations
 

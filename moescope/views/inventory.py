@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import polars as pl
 from moescope.align import Contradiction
 from moescope.intake import valid_text
 from moescope.telemetry import Telemetry, open_telemetry
-from moescope.trace import RankTrace, TraceDirectory, open_directory
+from moescope.trace import RankTrace, TraceDirectory, compiled, open_directory
 from moescope.trace.snapshots import open_snapshots
 from moescope.views.hosts import HostGroups, contradicted_hosts, hosts_of
 
@@ -142,9 +142,21 @@ def take_inventory(
         groups=_groups(directory, ranks),
         telemetry=None if telemetry is None else telemetry_facts(telemetry),
         problems=tuple(str(problem) for problem in directory.problems),
-        notes=(*(note for note in directory.notes if not note.startswith("run.json ")), *_snapshots(directory)),
+        notes=(
+            *(note for note in directory.notes if not note.startswith("run.json ")),
+            *_snapshots(directory),
+            *_slow(),
+        ),
         contradictions=contradicted_hosts(directory.ranks, host_of_rank),
     )
+
+
+def _slow() -> Iterator[str]:
+    if not compiled.is_available():
+        yield (
+            "the compiled part of the reader was not built here: new files take several times as long; "
+            "with a C compiler and Python's headers, install moescope again"
+        )
 
 
 def trace_facts(trace: RankTrace) -> TraceFacts:

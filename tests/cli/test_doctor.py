@@ -14,6 +14,7 @@ from trace_fixture import write_trace
 
 from moescope.cli import main
 from moescope.cli.inventory import print_inventory
+from moescope.trace import compiled
 from moescope.views.inventory import HostFacts, Inventory, TelemetryFacts, TraceFacts, take_inventory
 from moescope.views.questions import RULES, questions
 
@@ -192,6 +193,14 @@ def test_json(tmp_path, capsys):
     assert (answer["schema"], answer["ok"], answer["world_size"]) == ("moescope.inventory/1", True, 2)
     assert [trace["rank"] for trace in answer["traces"]] == [0, 1]
     assert len(answer["questions"]) == len(RULES)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_reader_without_its_compiled_part_is_told(built, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compiled, "is_available", lambda: built)
+    write_trace(tmp_path, 0)
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert ("compiled part of the reader" in capsys.readouterr().out) != built
 
 
 @pytest.mark.parametrize("as_json", [True, False])

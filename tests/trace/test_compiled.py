@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -217,7 +216,3 @@ def test_recorded_traces_are_taken() -> None:
     for path in sorted(SHARED.glob("*/*.json.gz")):
         for piece in Splitter(path, 1 << 20).pieces():
             assert compiled.decode(piece.as_list()) is not None, (path, piece.offset)
-
-
-def test_it_is_built_where_there_is_a_compiler() -> None:
-    assert compiled.is_available() or not shutil.which("cc")

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_zoo import event, process, trace
 
-from moescope.trace.crew import Crew
+from moescope.trace.crew import Crew, Threads
 from moescope.trace.extras import LONGEST_NAME
+from moescope.trace.processes import Processes
 from moescope.trace.scan import Scan, scan
 
 INDENTS = [None, 0, 2]
@@ -63,8 +64,9 @@ def test_any_block_size_gives_the_same(
     assert told(scan(path, block_bytes=size)) == WHOLE[indent]
 
 
-def test_helpers_give_what_one_process_gives(tmp_path: Path) -> None:
-    with Crew(1) as crew:
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_helpers_give_what_one_process_gives(kind: type[Crew], tmp_path: Path) -> None:
+    with kind(1) as crew:
         for name, data in (("a.json", content()), ("b.json.gz", gzip.compress(content()))):
             path = tmp_path / name
             path.write_bytes(data)
