@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,8 @@ UNNAMED = "(unnamed)"
 """Name of events that have none."""
 IntArray = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
+_JOINING = 4
+"""Threads that join columns."""
 
 
 @dataclass(slots=True)
@@ -54,10 +59,10 @@ class Vocabulary:
         self.codes.append(full)
         return full
 
-    def series(self) -> pl.Series:
-        """The whole column."""
+    def series(self, order: npt.NDArray[np.intp]) -> pl.Series:
+        """The whole column, its rows in ``order``."""
         words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
-        return words.gather(pl.Series(_joined(self.codes, np.uint32)))
+        return words.gather(pl.Series(_joined(self.codes, np.uint32)[order]))
 
 
 @dataclass(slots=True)
@@ -150,13 +155,14 @@ class RawTables:
         """The complete events of all blocks, by time and then as in the file; those without a start are left out."""
         self._open.finish(self.faults)
         order = self._order()
-        columns = {"index": pl.Series(_joined(self._index, np.uint32))}
-        for name, parts in self._numbers.items():
-            columns[name] = pl.Series(_joined(parts, np.int64))
-            parts.clear()
-        columns |= {name: vocabulary.series() for name, vocabulary in self._words.items()}
-        rows = pl.DataFrame(columns).select(pl.col(list(RAW_SCHEMA)).gather(pl.lit(pl.Series(order))))
-        return rows.with_columns(pl.when(pl.col(name) > NO_NUMBER).then(name) for name in _NUMBERS)
+        columns: dict[str, Callable[[], pl.Series]] = {
+            "index": lambda: pl.Series(_joined(self._index, np.uint32)[order])
+        }
+        columns |= {name: partial(_numbers, parts, order) for name, parts in self._numbers.items()}
+        columns |= {name: partial(vocabulary.series, order) for name, vocabulary in self._words.items()}
+        with ThreadPoolExecutor(_JOINING) as pool:  # numpy and polars leave the interpreter's lock meanwhile
+            made = {name: pool.submit(columns[name]) for name in RAW_SCHEMA}
+            return pl.DataFrame({name: column.result() for name, column in made.items()})
 
     def _order(self) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
@@ -219,6 +225,15 @@ def _marked(rows: list[int], length: int) -> _Mask | None:
     mask = np.zeros(length, dtype=bool)
     mask[rows] = True
     return mask
+
+
+def _numbers(parts: list[IntArray], order: npt.NDArray[np.intp]) -> pl.Series:
+    """The whole column, its rows in ``order``, with null where there is no number; takes the ``parts``."""
+    values = _joined(parts, np.int64)[order]
+    parts.clear()
+    column = pl.Series(values)
+    known = values > NO_NUMBER
+    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
 def _joined(parts: list[Any], dtype: type[Any]) -> npt.NDArray[Any]:

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,17 @@ _SECTIONS = {"kernel", "range", "collective", "process", "categories"}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A regular expression, and what a name is in which it is found."""
+    """A regular expression, in lower case, and what a name is in which it is found."""
 
-    expression: re.Pattern[str]
+    expression: str
     kind: str
     literal: str
-    """Part of every name that matches: looking for it first spares most names the expression."""
+    """Part of every name that matches: looking for it first spares most names the expression, and most expressions
+    that they are compiled."""
 
     def fits(self, name: str) -> bool:
         """Whether ``name``, in lower case, matches."""
-        return self.literal in name and self.expression.search(name) is not None
+        return self.literal in name and _compiled(self.expression).search(name) is not None
 
 
 ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
@@ -95,9 +97,11 @@ def _kind(rules: Sequence[Rule], name: str) -> str | None:
 
 def load_patterns(extra: Path | None = None) -> Patterns:
     """The built-in table, preceded by the user's file ``extra``."""
-    builtin = resources.files(__package__).joinpath("patterns.toml").read_text(encoding="utf-8")
-    texts = [builtin] if extra is None else [_read(extra), builtin]
-    tables = [_parse(text, "patterns.toml" if text is builtin else str(extra)) for text in texts]
+    text, builtin = _built_in()
+    texts, tables = [text], [builtin]
+    if extra is not None:
+        texts.insert(0, _read(extra))
+        tables.insert(0, _parse(texts[0], str(extra)))
     categories: dict[str, str] = {}
     for table in reversed(tables):
         categories.update({name: category for category, names in table.get("categories", {}).items() for name in names})
@@ -109,6 +113,12 @@ def load_patterns(extra: Path | None = None) -> Patterns:
         categories=categories,
         text="\n".join(texts),
     )
+
+
+@cache
+def _built_in() -> tuple[str, dict[str, Any]]:
+    text = resources.files(__package__).joinpath("patterns.toml").read_text(encoding="utf-8")
+    return text, _parse(text, "patterns.toml")
 
 
 def _read(path: Path) -> str:
@@ -134,10 +144,11 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def _all_rules(tables: Sequence[dict[str, Any]], section: str, kinds: Collection[str]) -> tuple[Rule, ...]:
-    return tuple(rule for table in tables for rule in _rules(table, section, kinds))
+    _, builtin = _built_in()
+    return tuple(rule for table in tables for rule in _rules(table, section, kinds, check=table is not builtin))
 
 
-def _rules(table: dict[str, Any], section: str, kinds: Collection[str]) -> list[Rule]:
+def _rules(table: dict[str, Any], section: str, kinds: Collection[str], *, check: bool) -> list[Rule]:
     rules = []
     for entry in table.get(section, []):
         if entry.get("kind") not in kinds or not isinstance(entry.get("match"), list):
@@ -146,8 +157,10 @@ def _rules(table: dict[str, Any], section: str, kinds: Collection[str]) -> list[
                 code="bad-patterns",
             )
         for text in entry["match"]:
-            expression = _compile(text, section)
-            rules.append(Rule(expression, entry["kind"], literal_of(expression.pattern)))
+            if check:
+                _compile(text, section)
+            expression = _in_lower_case(text)
+            rules.append(Rule(expression, entry["kind"], literal_of(expression)))
     return rules
 
 
@@ -165,15 +178,23 @@ def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
     return rules
 
 
-def _compile(text: str, section: str) -> re.Pattern[str]:
+def _in_lower_case(text: str) -> str:
     # Much faster than ignoring the case: a plain word can then be searched for as a whole.
-    lower = _ESCAPE_OR_CAPITALS.sub(lambda match: match[1] or match[2].lower(), text)
+    return _ESCAPE_OR_CAPITALS.sub(lambda match: match[1] or match[2].lower(), text)
+
+
+def _compile(text: str, section: str) -> re.Pattern[str]:
     try:
-        return re.compile(lower)
+        return _compiled(_in_lower_case(text))
     except re.error as error:
         raise MoescopeError(
             f"[[{section}]]: {text!r} is not a regular expression: {error}", code="bad-patterns"
         ) from error
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 def literal_of(expression: str) -> str:

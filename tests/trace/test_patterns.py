@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from moescope.trace.patterns import literal_of, load_patterns
 
 RULES = load_patterns()
-EXPRESSIONS = sorted(
-    {rule.expression.pattern for rule in (*RULES.kernel_rules, *RULES.range_rules, *RULES.collective_rules)}
-)
+EXPRESSIONS = sorted({rule.expression for rule in (*RULES.kernel_rules, *RULES.range_rules, *RULES.collective_rules)})
 LITERALS = {
     "nccl": "nccl",
     r"\bnotify_dispatch\b": "notify_dispatch",
@@ -47,5 +45,5 @@ def test_whatever_matches_has_the_literal(expression: str) -> None:
 
 
 def test_the_built_in_rules_have_literals() -> None:
-    without = [rule.expression.pattern for rule in RULES.kernel_rules if not rule.literal]
+    without = [rule.expression for rule in RULES.kernel_rules if not rule.literal]
     assert not without
