@@ -54,8 +54,8 @@ typedef struct {
     At first, last;
     bool is_ascii, escaped;
     uint32_t num_recorded, num_rows, num_operators;
-    size_t room; /* rows that the columns have room for */
-    int64_t *columns[NUM_COLUMNS];
+    int64_t *columns; /* one after the other, each with room for `most_rows` */
+    size_t most_rows;
     bool any[NUM_COLUMNS];
     Words words[NUM_WORDS];
     Pile complete, operators, texts, stretches[NUM_STRETCHES];
@@ -72,7 +72,7 @@ typedef struct {
 
 static bool put(Pile *pile, const void *data, size_t size) {
     if (pile->size + size > pile->room) {
-        size_t room = 2 * pile->room + size + 256;
+        size_t room = 2 * pile->room + size + 4096;
         unsigned char *grown = realloc(pile->data, room);
         if (!grown) return false;
         pile->data = grown;
@@ -87,20 +87,16 @@ static bool put_byte(Pile *pile, unsigned char value) { return put(pile, &value,
 
 static bool put_number(Pile *pile, uint32_t value) { return put(pile, &value, sizeof value); }
 
-static bool room_for_row(Scan *scan) {
-    if (scan->num_rows < scan->room) return true;
-    size_t room = 2 * scan->room + 1024;
-    for (int c = 0; c < NUM_COLUMNS; c++) {
-        int64_t *grown = realloc(scan->columns[c], room * sizeof(int64_t));
-        if (!grown) return false;
-        scan->columns[c] = grown;
-    }
-    scan->room = room;
-    return true;
+/* Room for as many rows as the text can hold. Of the memory only what is used is ever touched, and since it is one
+   large piece the C library keeps it at hand for the next block. */
+static bool room_for_rows(Scan *scan, size_t size) {
+    scan->most_rows = size / (sizeof("{\"ph\":\"X\"}") - 1) + 1;
+    scan->columns = malloc(scan->most_rows * NUM_COLUMNS * sizeof(int64_t));
+    return scan->columns;
 }
 
 static void release(Scan *scan) {
-    for (int c = 0; c < NUM_COLUMNS; c++) free(scan->columns[c]);
+    free(scan->columns);
     for (int w = 0; w < NUM_WORDS; w++) {
         free(scan->words[w].codes.data);
         free(scan->words[w].words.data);
@@ -506,7 +502,7 @@ static bool put_number_fields(Scan *scan) {
         if (kind == TEXT && !put_text(scan, c, scan->spans[c])) return false;
         if (kind == ABSENT && (c == TS || c == DUR) && !put_text(scan, c, (Span){NULL, NULL})) return false;
         scan->any[c] |= kind != ABSENT;
-        scan->columns[c][scan->num_rows] = value;
+        scan->columns[c * scan->most_rows + scan->num_rows] = value;
     }
     return true;
 }
@@ -515,7 +511,7 @@ static bool put_number_fields(Scan *scan) {
 static bool put_row(Scan *scan, Span event) {
     const unsigned char *kinds = scan->kind_of;
     if (scan->has_odd_args || kinds[CATEGORY] > TEXT || kinds[CATEGORY] == NUMBER || kinds[NAME] == NUMBER ||
-        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] == ODD || !room_for_row(scan) || !put_number_fields(scan))
+        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] == ODD || !put_number_fields(scan))
         return false;
     for (int w = CATEGORY; w <= NAME; w++)
         if (!put_word(&scan->words[w], scan->first, scan->word[w])) return false;
@@ -613,7 +609,7 @@ static PyObject *tuple_of(Scan *scan, Py_ssize_t count, PyObject *(*make)(Scan *
 }
 
 static PyObject *column_of(Scan *scan, Py_ssize_t c) {
-    if (scan->any[c] || c <= TID) return bytes_of(scan->columns[c], scan->num_rows * sizeof(int64_t));
+    if (scan->any[c] || c <= TID) return bytes_of(scan->columns + c * scan->most_rows, scan->num_rows * sizeof(int64_t));
     return Py_NewRef(Py_None);
 }
 
@@ -662,7 +658,7 @@ static PyObject *columns(PyObject *module, PyObject *data) {
     while (last > scan.first && last[-1] != ']' && last[-1] <= ' ') last--;
     if (last > scan.first && last[-1] == ']' && view.len < INT32_MAX) {
         scan.last = last - 1;
-        done = read_list(&scan);
+        done = room_for_rows(&scan, (size_t)view.len) && read_list(&scan);
     }
     Py_END_ALLOW_THREADS;
     PyObject *result = done ? result_of(&scan) : Py_NewRef(Py_None);

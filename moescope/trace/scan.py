@@ -23,7 +23,7 @@ from moescope.trace.pieces import Piece, try_piece
 from moescope.trace.source import is_gzip
 from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
-_AHEAD_EACH = 2
+_AHEAD_EACH = 4
 _LONGEST_GAP_BYTES = 1 << 12
 
 
