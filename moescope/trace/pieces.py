@@ -30,15 +30,16 @@ class Piece:
 
     offset: int
     length: int
-    data: bytes | None = None
+    text: bytes | bytearray | None = None
+    """The bytes between brackets."""
     path: str | None = None
 
     def as_list(self) -> bytes | bytearray:
         """The bytes between brackets, a JSON list; valid until the next call in this thread."""
-        if self.path is None:
-            return b"[%b]" % self.read()
+        if self.text is not None:
+            return self.text
         text = _scratch(self.length + 2)
-        with open(self.path, "rb", buffering=0) as stream:
+        with open(self._path(), "rb", buffering=0) as stream:
             stream.seek(self.offset)
             stream.readinto(memoryview(text)[1 : self.length + 1])
         text[0] = ord("[")
@@ -47,13 +48,16 @@ class Piece:
 
     def read(self) -> bytes:
         """The bytes."""
-        if self.data is not None:
-            return self.data
-        if self.path is None:
-            raise ValueError("a piece needs data or a path")
-        with open(self.path, "rb", buffering=0) as stream:
+        if self.text is not None:
+            return bytes(self.text[1:-1])
+        with open(self._path(), "rb", buffering=0) as stream:
             stream.seek(self.offset)
             return stream.read(self.length)
+
+    def _path(self) -> str:
+        if self.path is None:
+            raise ValueError("a piece needs its text or a path")
+        return self.path
 
 
 def try_piece(piece: Piece) -> Block | None:

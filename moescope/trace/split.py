@@ -85,23 +85,36 @@ class Splitter:
             size += len(chunk)
             if size < enough:
                 continue
-            buffer, enough = b"".join(waiting), self.block_bytes
-            if cut := self._last_cut(buffer):
-                yield Piece(offset, cut[0], buffer[: cut[0]])
-                offset, buffer = offset + cut[1], buffer[cut[1] :]
+            text, enough = bytearray().join((b"[", *waiting)), self.block_bytes
+            if taken := self._whole_events(offset, text):
+                piece, offset, buffer = taken
+                yield piece
             elif size > self.largest_bytes:
+                buffer = bytes(text[1:])
                 ends, after, rest = self._shortened(offset, buffer, stream)
                 yield from self._before(offset, ends, after)
                 offset, buffer = (offset, ends) if after is None else (after, rest)
             else:
-                enough = 2 * size  # not to look through the same bytes over and over
+                buffer, enough = bytes(text[1:]), 2 * size  # not to look through the same bytes over and over
             waiting, size = [buffer], len(buffer)
         yield from self._finish(offset, b"".join(waiting))
+
+    def _whole_events(self, offset: int, text: bytearray) -> tuple[Piece, int, bytes] | None:
+        """The events that ``text`` holds whole, which is a bracket and the content from ``offset`` on; where the next
+        one begins, and what is there of it. None where no event ends. ``text`` becomes the piece's: copies cost as
+        much as inflating."""
+        cut = self._last_cut(text)
+        if cut is None:
+            return None
+        rest = bytes(text[cut[1] :])
+        del text[cut[0] :]
+        text += b"]"
+        return Piece(offset, cut[0] - 1, text), offset + cut[1] - 1, rest
 
     def _before(self, offset: int, ends: bytes, after: int | None) -> Iterator[Piece]:
         """The two ends of an event that was too long, where another one follows."""
         if after is not None:
-            yield Piece(offset, len(ends), ends)
+            yield Piece(offset, len(ends), b"[%b]" % ends)
 
     def _shortened(self, offset: int, buffer: bytes, stream: Iterator[bytes]) -> tuple[bytes, int | None, bytes]:
         """Of what begins at ``offset`` with ``buffer`` and is too long: its two ends, where the next event begins, and
@@ -120,9 +133,9 @@ class Splitter:
 
     def _finish(self, offset: int, buffer: bytes) -> Iterator[Piece]:
         """The last whole events, then what remains as ``rest``."""
-        if cut := self._last_cut(buffer):
-            yield Piece(offset, cut[0], buffer[: cut[0]])
-            offset, buffer = offset + cut[1], buffer[cut[1] :]
+        if taken := self._whole_events(offset, bytearray(b"[" + buffer)):
+            piece, offset, buffer = taken
+            yield piece
         self.rest, self.rest_offset = buffer, offset
 
     def without_middle(self, data: bytes, offset: int) -> bytes:
@@ -160,7 +173,7 @@ class Splitter:
         self.found, self.head, self.list_offset = True, bytes(buffer[:end]), left_out + end
         return bytes(buffer[end:])
 
-    def _last_cut(self, buffer: bytes) -> tuple[int, int] | None:
+    def _last_cut(self, buffer: bytes | bytearray) -> tuple[int, int] | None:
         """Where the last whole event of ``buffer`` ends and where the next begins."""
         if not self._separator:
             first = _SEPARATOR.search(buffer)
