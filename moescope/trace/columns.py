@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.ma  # else polars imports it when it is given its first array
@@ -37,6 +38,7 @@ _WORDS = ("recorded", "name", "input_dims", "input_types", "concrete_inputs")
 UNNAMED = "(unnamed)"
 """Name of events that have none."""
 IntArray = npt.NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.uint32)
 _Mask = npt.NDArray[np.bool_]
 _JOINING = 4
 """Threads that join columns."""
@@ -47,22 +49,26 @@ class Vocabulary:
     """The different texts of a column over all blocks, and each row's place among them."""
 
     places: dict[str | None, int] = field(default_factory=lambda: {None: 0})
-    codes: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+    codes: list[npt.NDArray[np.uint32] | int] = field(default_factory=list)
+    """For each block the rows' places, or how many rows it has where none has a word."""
 
-    def add(self, words: Words | None, length: int, marked: _Mask | None = None) -> npt.NDArray[np.uint32]:
+    def add(self, words: Words | None, length: int, marked: _Mask | None = None) -> None:
         """Take a block's column of ``length`` rows, of which only ``marked`` have words where that is given."""
-        full = np.zeros(length, dtype=np.uint32)
-        if words is not None:
-            own = np.frombuffer(words[0], dtype=np.uint32)
-            here = np.array([self.places.setdefault(word, len(self.places)) for word in words[1]], dtype=np.uint32)
-            full[slice(None) if marked is None else marked] = here[own] if len(own) else own
-        self.codes.append(full)
-        return full
+        if words is None or not length:
+            self.codes.append(length)
+            return
+        here = np.array([self.places.setdefault(word, len(self.places)) for word in words[1]], dtype=np.uint32)
+        codes = here[np.frombuffer(words[0], dtype=np.uint32)]
+        if marked is not None:
+            full = np.zeros(length, dtype=np.uint32)
+            full[marked] = codes
+            codes = full
+        self.codes.append(codes)
 
     def series(self, order: npt.NDArray[np.intp]) -> pl.Series:
         """The whole column, its rows in ``order``."""
         words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
-        return words.gather(pl.Series(_joined(self.codes, np.uint32)[order]))
+        return words.gather(pl.Series(_joined(self.codes, np.dtype(np.uint32), 0)[order]))
 
 
 @dataclass(slots=True)
@@ -73,7 +79,7 @@ class RawTables:
     num_recorded: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     _index: list[npt.NDArray[np.uint32]] = field(default_factory=list)
-    _numbers: dict[str, list[IntArray]] = field(
+    _numbers: dict[str, list[IntArray | int]] = field(
         default_factory=lambda: {name: [] for name in ("ts_ns", "dur_ns", *_NUMBERS)}
     )
     _words: dict[str, Vocabulary] = field(default_factory=lambda: {name: Vocabulary() for name in _WORDS})
@@ -136,15 +142,16 @@ class RawTables:
         linked = None if block.linked.flags is None else np.frombuffer(block.linked.flags, dtype=np.bool_)
         for name in _NUMBERS:
             packed = block.ids.get(name) or block.linked.columns.get(name)
+            values: IntArray | int
             if packed is None:
-                values = np.full(length, ABSENT)
+                values = length
             elif name in block.ids or linked is None:
                 values = np.frombuffer(packed, dtype=np.int64)
             else:
                 values = np.full(length, ABSENT)
                 values[linked] = np.frombuffer(packed, dtype=np.int64)
             self._numbers[name].append(values)
-            if name in ("pid", "tid"):
+            if name in ("pid", "tid") and not isinstance(values, int):
                 self._note_rows("no-thread", values == ABSENT, index)
 
     def _note_rows(self, code: str, rows: _Mask, index: npt.NDArray[np.uint32]) -> None:
@@ -156,7 +163,7 @@ class RawTables:
         self._open.finish(self.faults)
         order = self._order()
         columns: dict[str, Callable[[], pl.Series]] = {
-            "index": lambda: pl.Series(_joined(self._index, np.uint32)[order])
+            "index": lambda: pl.Series(_joined([*self._index], np.dtype(np.uint32), 0)[order])
         }
         columns |= {name: partial(_numbers, parts, order) for name, parts in self._numbers.items()}
         columns |= {name: partial(vocabulary.series, order) for name, vocabulary in self._words.items()}
@@ -166,7 +173,7 @@ class RawTables:
 
     def _order(self) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
-        order = np.argsort(_joined(self._numbers["ts_ns"], np.int64), kind="stable")
+        order = np.argsort(_joined(self._numbers["ts_ns"], np.dtype(np.int64), ABSENT), kind="stable")
         return order[~self._absent()[order]] if any(gap is not None for gap in self._missing_start) else order
 
     def _absent(self) -> _Mask:
@@ -227,14 +234,24 @@ def _marked(rows: list[int], length: int) -> _Mask | None:
     return mask
 
 
-def _numbers(parts: list[IntArray], order: npt.NDArray[np.intp]) -> pl.Series:
+def _numbers(parts: list[IntArray | int], order: npt.NDArray[np.intp]) -> pl.Series:
     """The whole column, its rows in ``order``, with null where there is no number; takes the ``parts``."""
-    values = _joined(parts, np.int64)[order]
+    if all(isinstance(part, int) for part in parts):
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(order))
+    values = _joined(parts, np.dtype(np.int64), ABSENT)[order]
     parts.clear()
     column = pl.Series(values)
     known = values > NO_NUMBER
     return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
 
 
-def _joined(parts: list[Any], dtype: type[Any]) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
+def _joined(parts: list[npt.NDArray[Number] | int], dtype: np.dtype[Number], absent: int) -> npt.NDArray[Number]:
+    """The parts one after the other; ``absent`` in as many rows as the parts say that are numbers."""
+    ends = list(accumulate(part if isinstance(part, int) else len(part) for part in parts))
+    whole = np.empty(ends[-1] if ends else 0, dtype)
+    for end, part in zip(ends, parts, strict=True):
+        if isinstance(part, int):
+            whole[end - part : end] = absent
+        else:
+            whole[end - len(part) : end] = part
+    return whole

@@ -178,6 +178,7 @@ def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
     return rules
 
 
+@cache
 def _in_lower_case(text: str) -> str:
     # Much faster than ignoring the case: a plain word can then be searched for as a whole.
     return _ESCAPE_OR_CAPITALS.sub(lambda match: match[1] or match[2].lower(), text)
@@ -197,6 +198,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
+@cache
 def literal_of(expression: str) -> str:
     """The longest text that is evidently part of whatever the regular expression matches; empty where none is."""
     if _UNCLEAR.search(expression):
