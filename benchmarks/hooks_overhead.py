@@ -1,15 +1,18 @@
 """What the hooks cost: telemetry against a bare loop, a profiled window against a bare profiler, and bytes per step.
 
     python benchmarks/hooks_overhead.py --rounds 20
-    python benchmarks/hooks_overhead.py --rounds 200 --microbatches 2    # short steps: more rounds in the same time
+    python benchmarks/hooks_overhead.py --rounds 200 --narrow            # what it costs, resolved to a millisecond
 
 A round is a step with and two without, in changing order, in one process on one trainer, so that drift of the machine
 hits all alike. Shown are the median over the rounds and the interval that holds it in 95 % of resamplings, beside the
 same for the two steps without: the noise. Wall time is what counts; CPU time of the whole process stands beside it.
 
-Steps scatter by some percent, so the time inside the hooks is measured too: wall time of every call on the training
-thread, CPU time of the writer's thread, and in a window the ranges times what one costs. Steps of fewer microbatches
-pay what is due once a step more often.
+Steps of seconds scatter by more than the hooks cost. ``--narrow`` therefore takes steps whose layers are a few features
+wide: layers, experts, tokens and microbatches are the preset's, so the hooks have the same to do, while the products
+around them take a tenth of the time, and the difference shows. It is given as a share of the preset's own step.
+
+The time inside the hooks is measured too: wall time of every call on the training thread, CPU time of the writer's
+thread, and in a window the ranges times what one costs.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ from moescope.trainer.presets import load_config
 
 TELEMETRY_LIMIT, WINDOW_LIMIT = 0.01, 0.02
 """What telemetry may add to a step, and a profiled window to one under a bare profiler."""
+
+NARROW = ("model.dim=16", "model.num_heads=2", "model.dense_hidden_dim=16", "moe.expert_hidden_dim=16")
+"""Settings that leave the hooks as much to do and the products little."""
 
 Cost = tuple[float, float]
 """Wall seconds and CPU seconds of one step."""
@@ -114,6 +120,25 @@ def report(what: str, rounds: Sequence[Round], limit: float) -> None:
         )
 
 
+def report_narrow(what: str, rounds: Sequence[Round], step_s: float, limit: float) -> None:
+    """Print what was added to narrow steps, in milliseconds and as a share of a step of ``step_s`` seconds."""
+
+    def told(differences: Sequence[float]) -> str:
+        middle, low, high = interval(differences)
+        shares = " to ".join(f"{value / step_s:+.2%}" for value in (low, high))
+        return f"{middle * 1e3:+.1f} ms = {middle / step_s:+.2%} ({shares})"
+
+    for i, clock in enumerate(("wall", "CPU")):
+        narrow_s = statistics.median(r.bare[i] for r in rounds)
+        added = told([r.observed[i] - (r.bare[i] + r.again[i]) / 2 for r in rounds])
+        control = told([r.again[i] - r.bare[i] for r in rounds])
+        print(
+            f"{what:<16} {clock:>4}  narrow step {narrow_s * 1e3:.0f} ms; added {added} of a step of"
+            f" {step_s * 1e3:.0f} ms, limit {limit:.0%};  bare against bare {control}",
+            flush=True,
+        )
+
+
 class Steps:
     """The steps to train, one after the other."""
 
@@ -128,7 +153,7 @@ class Steps:
             obs.step(loss=losses[0], gradient_norm=norm)
 
 
-def telemetry_overhead(trainer: Trainer, rounds: int) -> None:
+def telemetry_rounds(trainer: Trainer, rounds: int) -> list[Round]:
     """Steps with telemetry against steps without."""
     steps = Steps(trainer)
     with tempfile.TemporaryDirectory() as out, observe(trainer.model, out=out, optimizer=trainer.optimizer) as obs:
@@ -138,9 +163,7 @@ def telemetry_overhead(trainer: Trainer, rounds: int) -> None:
             switch.turn(on=observed)
             return timed(lambda: steps.train(obs if observed else None))
 
-        report(
-            "telemetry", rounds_of(rounds, lambda: step(observed=False), lambda: step(observed=True)), TELEMETRY_LIMIT
-        )
+        return rounds_of(rounds, lambda: step(observed=False), lambda: step(observed=True))
 
 
 def time_inside_hooks(trainer: Trainer, steps: int) -> None:
@@ -179,14 +202,19 @@ def time_inside_hooks(trainer: Trainer, steps: int) -> None:
         print(f"inside the hooks, {thread}: {per_step}, {seconds / total:.2%}", flush=True)
 
 
-def window_overhead(trainer: Trainer, rounds: int) -> None:
+def bare_profile() -> torch.profiler.profile:
+    """A profiler with the options of the hooks' windows."""
+    return torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True
+    )
+
+
+def window_rounds(trainer: Trainer, rounds: int) -> list[Round]:
     """Steps inside a profiled window of the hooks against steps inside a bare profiler with the same options."""
     steps = Steps(trainer)
 
     def bare() -> Cost:
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True
-        ):
+        with bare_profile():
             return timed(lambda: steps.train(None))
 
     def observed() -> Cost:
@@ -196,7 +224,7 @@ def window_overhead(trainer: Trainer, rounds: int) -> None:
         ):
             return timed(lambda: steps.train(obs))
 
-    report("profiled window", rounds_of(rounds, bare, observed), WINDOW_LIMIT)
+    return rounds_of(rounds, bare, observed)
 
 
 def identity(values: torch.Tensor) -> torch.Tensor:
@@ -227,10 +255,9 @@ def time_of_a_region(calls: int = 100, batches: int = 40) -> float:
 
 def time_inside_window(trainer: Trainer) -> None:
     """What the ranges of one step cost while a trace is recorded, against a step under a bare profiler."""
-    options = {"record_shapes": True, "profile_memory": True}
     bare = []
     for step in range(3):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options):
+        with bare_profile():
             bare.append(timed(lambda step=step: trainer.train_step(step, None))[0])
     opened: list[str] = []
     plain_open = _Range.open
@@ -326,6 +353,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--microbatches", type=int, help="Microbatches of a step, instead of the preset's.")
     parser.add_argument("--preset", default="small")
+    parser.add_argument("--narrow", action="store_true", help="Compare steps of narrow layers.")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", choices=PARTS, action="append", help="Measure this alone; may be repeated.")
     arguments = parser.parse_args()
@@ -341,12 +369,35 @@ def main() -> None:
         sequences = arguments.microbatches * config.train.microbatch_sequences
         config = load_config(arguments.preset, train={"steps": 100_000, "global_batch_sequences": sequences})
     trainer = Trainer(config, single_mesh())
+    if arguments.narrow:
+        narrow(trainer, parts, arguments.preset, arguments.rounds)
+        return
     if "telemetry" in parts:
         time_inside_hooks(trainer, min(8, arguments.rounds))
-        telemetry_overhead(trainer, arguments.rounds)
+        report("telemetry", telemetry_rounds(trainer, arguments.rounds), TELEMETRY_LIMIT)
     if "window" in parts:
         time_inside_window(trainer)
-        window_overhead(trainer, arguments.rounds)
+        report("profiled window", window_rounds(trainer, arguments.rounds), WINDOW_LIMIT)
+
+
+def narrow(trainer: Trainer, parts: Sequence[str], preset: str, rounds: int) -> None:
+    """Compare steps of narrow layers; ``trainer`` says how long the preset's own steps take."""
+    sequences = trainer.config.train.global_batch_sequences
+    config = load_config(preset, settings=NARROW, train={"steps": 100_000, "global_batch_sequences": sequences})
+    thin = Trainer(config, single_mesh())
+    wide = Steps(trainer)
+    wide.train(None)
+    if "telemetry" in parts:
+        step_s = statistics.median(timed(lambda: wide.train(None))[0] for _ in range(5))
+        report_narrow("telemetry", telemetry_rounds(thin, rounds), step_s, TELEMETRY_LIMIT)
+    if "window" in parts:
+
+        def profiled() -> float:
+            with bare_profile():
+                return timed(lambda: wide.train(None))[0]
+
+        step_s = statistics.median(profiled() for _ in range(5))
+        report_narrow("profiled window", window_rounds(thin, rounds), step_s, WINDOW_LIMIT)
 
 
 if __name__ == "__main__":
