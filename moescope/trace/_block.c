@@ -34,7 +34,7 @@ enum { ABSENT, NUMBER, TEXT, ODD };
 static const int64_t NO_VALUE = INT64_MIN;
 static const uint32_t NO_WORD = UINT32_MAX;
 static const int64_t LARGEST_US = 4000000000000000; /* year 2096, as in decimals.py */
-enum { DEEPEST = 60 };
+enum { DEEPEST = 60, MOST_TRIES = 1000 /* names made to collide must not cost hours */ };
 
 typedef struct {
     unsigned char *data;
@@ -162,7 +162,10 @@ static bool put_word(Words *words, At first, Span text) {
     } else if (!(words->count && is_word(words, words->latest, first, text))) {
         if (2 * (uint64_t)words->count >= (words->places ? words->mask : 0) && !rehash(words, first)) return false;
         uint32_t at = hash_of(text.start, (size_t)(text.end - text.start)) & words->mask;
-        while (words->places[at] && !is_word(words, words->places[at] - 1, first, text)) at = (at + 1) & words->mask;
+        for (int tries = 0; words->places[at] && !is_word(words, words->places[at] - 1, first, text); tries++) {
+            if (tries == MOST_TRIES) return false;
+            at = (at + 1) & words->mask;
+        }
         if (words->places[at]) {
             words->latest = words->places[at] - 1;
         } else {
@@ -318,7 +321,7 @@ static bool nanoseconds(At at, At end, int64_t *value) {
         if (at - digits == 16) return false;
         sum = 10 * sum + (*at - '0');
     }
-    if (at == digits) return false;
+    if (at == digits || sum > LARGEST_US) return false;
     sum *= 1000;
     if (at < end && *at == '.') {
         digits = ++at;

@@ -197,7 +197,7 @@ class RawTables:
         for name, limit in limits.items():
             column = pl.col(name)
             if table.schema[name] == pl.List:
-                beyond = column.list.eval(~pl.element().is_between(-limit, limit)).list.any()
+                beyond = ~(column.list.min().is_between(-limit, limit) & column.list.max().is_between(-limit, limit))
             else:
                 beyond = ~column.is_between(-limit, limit)
             checks[name] = beyond.fill_null(False)
