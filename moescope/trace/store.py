@@ -24,7 +24,6 @@ import msgspec
 import polars as pl
 
 from moescope.trace.model import SCHEMA_VERSION, Problem, ProcessGroup
-from moescope.trace.tables import Tables
 
 _SAMPLE_BYTES = 64 * 1024
 _ABANDONED_S = 24 * 3600.0
@@ -130,10 +129,9 @@ class Entry:
         """The entry of one rank of a file that holds several."""
         return Entry(self.folder, self.path_hash, f"{self.key}-r{rank}")
 
-    def save_tables(self, tables: Tables) -> None:
-        """Write the tables; the entry becomes valid with :meth:`save_metadata`."""
-        for name, frame in zip(_TABLES, (tables.events, tables.comm, tables.memory), strict=True):
-            _write(self.table(name), partial(frame.write_parquet, statistics=False, compression="lz4"))
+    def save_table(self, name: str, frame: pl.DataFrame) -> None:
+        """Write the table called ``name``; the entry becomes valid with :meth:`save_metadata`."""
+        _write(self.table(name), partial(frame.write_parquet, statistics=False, compression="lz4"))
 
     def save_metadata(self, metadata: dict[str, Any]) -> None:
         """Complete the entry; remove those of earlier states of the same input file, and what a killed reader left."""
