@@ -34,7 +34,7 @@ enum { ABSENT, NUMBER, TEXT, ODD };
 static const int64_t NO_VALUE = INT64_MIN;
 static const uint32_t NO_WORD = UINT32_MAX;
 static const int64_t LARGEST_US = 4000000000000000; /* year 2096, as in decimals.py */
-enum { DEEPEST = 60, MOST_TRIES = 1000 /* names made to collide must not cost hours */ };
+enum { DEEPEST = 60, MOST_TRIES = 200 /* names made to collide must not cost hours */ };
 
 typedef struct {
     unsigned char *data;
@@ -59,13 +59,13 @@ typedef struct {
     bool any[NUM_COLUMNS];
     Words words[NUM_WORDS];
     Pile complete, operators, texts, stretches[NUM_STRETCHES];
-    /* The event at hand. */
+    /* The event at hand; a field that is given twice is a reason to give up. */
     unsigned char kinds[NUM_SLOTS];
     int64_t values[NUM_SLOTS];
     Span spans[NUM_SLOTS];
     unsigned char phase, kind_of[NUM_WORDS];
     Span word[NUM_WORDS];
-    bool is_collective, has_odd_args;
+    bool has_word[NUM_WORDS], is_collective, has_args, has_odd_args;
 } Scan;
 
 /* ---------------------------------------------------------------------------------------------------- memory */
@@ -219,9 +219,10 @@ static inline At string_end(Scan *scan, At at) {
         case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't':
             at++;
             break;
-        case 'u':
+        case 'u': /* halves of surrogate pairs, which may lack the other, are not for here */
             for (int digit = 1; digit <= 4; digit++)
                 if (at + digit >= last || !is_hex(at[digit])) return NULL;
+            if ((at[1] == 'd' || at[1] == 'D') && at[2] >= '8') return NULL;
             at += 5;
             break;
         default:
@@ -340,6 +341,7 @@ static bool nanoseconds(At at, At end, int64_t *value) {
 static At number_field(Scan *scan, int slot, At at) {
     bool is_time = slot == TS || slot == DUR;
     Span text = {at, at};
+    if (scan->kinds[slot] != ABSENT) return NULL;
     scan->kinds[slot] = TEXT;
     if (*at == '"') {
         scan->escaped = false;
@@ -366,7 +368,8 @@ static At number_field(Scan *scan, int slot, At at) {
 /* Read the value of a column of texts: a string without its quotes, or null. */
 static At word_field(Scan *scan, int column, At at) {
     At end;
-    scan->word[column] = (Span){NULL, NULL};
+    if (scan->has_word[column]) return NULL;
+    scan->has_word[column] = true;
     if (*at == '"') {
         if (!(end = string_end(scan, at + 1))) return NULL;
         scan->word[column] = (Span){at + 1, end};
@@ -380,15 +383,11 @@ static At word_field(Scan *scan, int column, At at) {
 
 /* Read the value of a column of JSON texts. */
 static At text_field(Scan *scan, int column, At at) {
+    if (scan->has_word[column]) return NULL;
+    scan->has_word[column] = true;
     At end = value_end(scan, at);
     scan->word[column] = (Span){at, end};
     return end;
-}
-
-static void forget_arguments(Scan *scan) {
-    memset(scan->kinds + EXTERNAL, ABSENT, NUM_SLOTS - EXTERNAL);
-    memset(scan->word + DIMS, 0, (NUM_WORDS - DIMS) * sizeof(Span));
-    scan->is_collective = scan->has_odd_args = false;
 }
 
 #define IS(text) (size == sizeof(text) - 1 && !memcmp(key, text, sizeof(text) - 1))
@@ -419,14 +418,18 @@ static At argument(Scan *scan, At key, size_t size, At at) {
         break;
     case 'C':
         if (IS("Concrete Inputs")) return text_field(scan, VALUES, at);
-        if (IS("Collective name")) scan->is_collective = true;
+        if (IS("Collective name")) {
+            if (scan->is_collective) return NULL;
+            scan->is_collective = true;
+        }
         break;
     }
     return value_end(scan, at);
 }
 
 static At arguments(Scan *scan, At at) {
-    forget_arguments(scan);
+    if (scan->has_args) return NULL;
+    scan->has_args = true;
     if (*at != '{') {
         scan->has_odd_args = *at != 'n';
         return value_end(scan, at);
@@ -451,7 +454,7 @@ static At field(Scan *scan, At key, size_t size, At at) {
     switch (*key) {
     case 'p':
         if (IS("ph")) {
-            if (scan->last - at < 3 || *at != '"' || at[1] == '\\' || at[2] != '"') return NULL;
+            if (scan->phase || scan->last - at < 3 || *at != '"' || at[1] == '\\' || at[2] != '"') return NULL;
             scan->phase = at[1];
             return at + 3;
         }
@@ -514,7 +517,7 @@ static bool put_number_fields(Scan *scan) {
 static bool put_row(Scan *scan, Span event) {
     const unsigned char *kinds = scan->kind_of;
     if (scan->has_odd_args || kinds[CATEGORY] > TEXT || kinds[CATEGORY] == NUMBER || kinds[NAME] == NUMBER ||
-        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] == ODD || !put_number_fields(scan))
+        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] >= TEXT || !put_number_fields(scan))
         return false;
     for (int w = CATEGORY; w <= NAME; w++)
         if (!put_word(&scan->words[w], scan->first, scan->word[w])) return false;
@@ -529,6 +532,10 @@ static bool put_row(Scan *scan, Span event) {
     if (scan->is_collective && !put_stretch(scan, COMM, scan->num_rows, event)) return false;
     scan->num_rows++;
     return true;
+}
+
+static bool has_escape(Span text) {
+    return text.start && memchr(text.start, '\\', (size_t)(text.end - text.start));
 }
 
 static bool is_name(Scan *scan, const char *text) {
@@ -547,7 +554,7 @@ static bool put_event(Scan *scan, Span event) {
         if (!put_stretch(scan, SPANS, scan->num_recorded, event)) return false;
         break;
     case 'M': case 'i': case 'I':
-        if (scan->kind_of[NAME] == ODD) return false;
+        if (scan->kind_of[NAME] == NUMBER || scan->kind_of[NAME] == ODD || has_escape(scan->word[NAME])) return false;
         if (is_name(scan, "[memory]") && !put_stretch(scan, MEMORY, scan->num_recorded, event)) return false;
         if (scan->phase == 'M' && (is_name(scan, "process_name") || is_name(scan, "process_labels")) &&
             !put_stretch(scan, LABELS, scan->num_recorded, event))
@@ -564,7 +571,8 @@ static At read_event(Scan *scan, At at) {
     memset(scan->kinds, ABSENT, sizeof scan->kinds);
     memset(scan->kind_of, ABSENT, sizeof scan->kind_of);
     memset(scan->word, 0, sizeof scan->word);
-    scan->is_collective = scan->has_odd_args = false;
+    memset(scan->has_word, 0, sizeof scan->has_word);
+    scan->is_collective = scan->has_args = scan->has_odd_args = false;
     scan->phase = 0;
     if (*at != '{') return NULL;
     at = blanks(at + 1);
@@ -658,7 +666,7 @@ static PyObject *columns(PyObject *module, PyObject *data) {
     bool done = false;
     Py_BEGIN_ALLOW_THREADS;
     At last = scan.first + view.len;
-    while (last > scan.first && last[-1] != ']' && last[-1] <= ' ') last--;
+    while (last > scan.first && (last[-1] == ' ' || last[-1] == '\n' || last[-1] == '\r' || last[-1] == '\t')) last--;
     if (last > scan.first && last[-1] == ']' && view.len < INT32_MAX) {
         scan.last = last - 1;
         done = room_for_rows(&scan, (size_t)view.len) && read_list(&scan);

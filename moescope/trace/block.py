@@ -87,7 +87,7 @@ class Block:
         """``words``, those that are too long cut and counted."""
         if all(word is None or len(word) <= extras.LONGEST_NAME for word in words):
             return words
-        self.num_long_texts += sum(word is not None and len(word) > extras.LONGEST_NAME for word in words)
+        self.num_long_texts += len({word for word in words if word is not None and len(word) > extras.LONGEST_NAME})
         return [word if word is None else word[: extras.LONGEST_NAME] for word in words]
 
     def process_of(self, value: Scalar) -> int:

@@ -1,7 +1,7 @@
 """One block of events to packed columns by msgspec's typed records: at less than the cost of building dicts.
 
-Records become columns a field at a time; arguments that few events have are packed for those alone. The few events
-that need more than the record keeps are picked out of the block's bytes (:mod:`moescope.trace.extras`).
+Records become columns a field at a time; arguments that few events have are packed for those alone. Where some
+events need more than the record keeps, the block is decoded again, to dicts (:mod:`moescope.trace.extras`).
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ def decode(data: Buffer) -> Block:
     if records.has_spans:
         block.spans = extras.spans(data)
     if "[memory]" in records.names:
-        picked = extras.pick(data, b'"[memory]"', extras.is_memory)
-        block.memory = [extras.memory_row(event) for event in picked]
+        block.memory = [extras.memory_row(event) for event in extras.pick(data, extras.is_memory)]
     if records.names & extras.PROCESS_NAMES:
-        block.labels |= dict(map(extras.label, extras.pick(data, b'"process_', extras.names_process)))
+        block.labels |= dict(map(extras.label, extras.pick(data, extras.names_process)))
     return block
 
 
@@ -86,7 +85,7 @@ def _pack_arguments(block: Block, data: Buffer, records: Records) -> None:
     carriers = [a.collective is not NO_TEXT for a in some]
     if any(carriers):
         places = list(compress(compress(range(len(args)), operators), carriers))
-        picked = extras.pick(data, b'"Collective name"', extras.carries_communication, len(places))
+        picked = extras.pick(data, extras.carries_communication)
         values = map(extras.communication_values, map(extras.arguments, picked))
         block.comm = list(zip(places, values, strict=True))
 

@@ -63,21 +63,27 @@ def _read_texts(block: Block, data: Buffer, columns: dict[str, bytes | None], te
     """Put the numbers that are written in another way into ``columns``; the rows without a start or a duration."""
     absent: dict[str, list[int]] = {name: [] for name in _TIMES}
     changed: dict[str, bytearray] = {}
+    known: dict[tuple[str, bytes], int | None] = {}
     for column, row, start, end in struct.iter_unpack("4I", texts):
         name, text = _NUMBERS[column], bytes(data[start:end])
-        if name in _TIMES:
-            ns = microseconds_to_ns(text.decode().strip('"'))
-            if ns is None:
-                absent[name].append(row)
-            number = ns or 0
-        else:
-            value = _SCALAR.decode(text)
-            number = block.process_of(value) if name == "pid" else number_of(value)
+        if (name, text) not in known:
+            known[name, text] = _number(block, name, text)
+        number = known[name, text]
+        if number is None:
+            absent[name].append(row)
         if name not in changed:
             changed[name] = bytearray(columns[name] or b"")
-        struct.pack_into("q", changed[name], row * _NUMBER_BYTES, number)
+        struct.pack_into("q", changed[name], row * _NUMBER_BYTES, number or 0)
     columns.update({name: bytes(packed) for name, packed in changed.items()})
     return absent
+
+
+def _number(block: Block, name: str, text: bytes) -> int | None:
+    """What ``text``, which is JSON or empty, is in the column ``name``; None of what is no time."""
+    value = _SCALAR.decode(text) if text else None
+    if name in _TIMES:
+        return microseconds_to_ns(text.decode().strip('"'))
+    return block.process_of(value) if name == "pid" else number_of(value)
 
 
 def _read_words(block: Block, operators: bytes, columns: Sequence[tuple[bytes, list[str | bytes | None]]]) -> None:

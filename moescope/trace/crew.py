@@ -27,16 +27,16 @@ class Task:
     result: Any = None
     error: BaseException | None = None
 
-    def perform(self) -> None:
-        """Do it here."""
+    def perform(self, caught: type[BaseException] = Exception) -> None:
+        """Do it here; an error that is ``caught`` becomes the outcome."""
         try:
             self.result = self.function(*self.arguments)
-        except Exception as error:
+        except caught as error:
             self.fail(error)
         else:
             self.done.set()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End with an error, which is raised again where the result is asked for."""
         self.error = error
         self.done.set()
@@ -56,7 +56,11 @@ class Crew(ABC):
 
     def __enter__(self) -> Crew:
         self._interrupts.enter_context(held())
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -118,8 +122,9 @@ class Threads(Crew):
 
     def _begin(self) -> None:
         for _ in range(self.num_helpers):
-            self._threads.append(threading.Thread(target=self._serve, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._serve, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _end(self) -> None:
         """Wait for the tasks in hand; take no others."""
@@ -138,4 +143,4 @@ class Threads(Crew):
 
     def _serve(self) -> None:
         while (task := self._todo.get()) is not None:
-            task.perform()
+            task.perform(BaseException)  # a panic of polars is no Exception, and here nobody would hear of it

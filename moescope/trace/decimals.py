@@ -12,6 +12,7 @@ LONGEST_NS = 10**16
 LARGEST_US = 4 * 10**15
 """Year 2096: the sum of a base time and a time within these bounds fits 64 bits in nanoseconds."""
 
+_NANOSECOND = Decimal("0.001")
 _INTEGER = re.compile(r"\s*([+-]?\d{1,40})\s*\Z")
 
 
@@ -24,7 +25,7 @@ def microseconds_to_ns(value: object) -> int | None:
     number = _decimal(value)
     if number is None or number.adjusted() > 15:
         return None
-    ns = int((number * 1000).to_integral_value(ROUND_HALF_UP))
+    ns = int(number.quantize(_NANOSECOND, ROUND_HALF_UP).scaleb(3))
     return ns if abs(ns) <= LARGEST_US * 1000 else None
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
-from moescope.trace.records import Buffer
+from moescope.trace.records import NAMED_PHASES, Buffer
 
 Event = dict[str, Any]
 
@@ -22,39 +21,11 @@ LONGEST_NAME = 1 << 16
 
 decode_events = msgspec.json.Decoder(list[Event], float_hook=str).decode
 """The events of a JSON list; floats keep their text."""
-_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"')
 
 
-def pick(data: Buffer, marker: bytes, wanted: Callable[[Event], bool], expected: int | None = None) -> Sequence[Event]:
-    """The ``wanted`` events of the JSON list ``data``, in order; each contains ``marker``; floats keep their text.
-
-    Only the events around the marker are decoded, unless that does not give as many as ``expected``.
-    """
-    separator = _SEPARATOR.search(data)
-    if separator is not None:
-        try:
-            picked = _wanted(b"[" + b",".join(_around(data, marker, separator[0])) + b"]", wanted)
-        except (msgspec.DecodeError, RecursionError):
-            picked = []
-        if picked and expected in (None, len(picked)):
-            return picked
-    return _wanted(data, wanted)
-
-
-def _wanted(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
+def pick(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
+    """The ``wanted`` events of the JSON list ``data``, in order; floats keep their text."""
     return [event for event in decode_events(data) if wanted(event)]
-
-
-def _around(data: Buffer, marker: bytes, separator: bytes) -> Iterator[Buffer]:
-    """The stretches of ``data`` between separators that contain ``marker``."""
-    opening = separator.index(b"{")
-    end = data.index(b"[") + 1
-    while (at := data.find(marker, end)) >= 0:
-        before = data.rfind(separator, end - 1, at)
-        start = before + opening if before >= 0 else end
-        after = data.find(separator, at)
-        end = after + 1 if after >= 0 else data.rindex(b"]")
-        yield data[start:end].strip().lstrip(b",")
 
 
 def carries_communication(event: Event) -> bool:
@@ -64,7 +35,7 @@ def carries_communication(event: Event) -> bool:
 
 def is_memory(event: Event) -> bool:
     """Whether the event is an allocation or a free."""
-    return event.get("name") == "[memory]" and event.get("ph") != "X"
+    return event.get("name") == "[memory]" and event.get("ph") in NAMED_PHASES
 
 
 def names_process(event: Event) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from io import FileIO
 
 from moescope.trace.block import Block
 from moescope.trace.decode import NOT_DECODED, decode_block
@@ -24,6 +25,14 @@ def _scratch(size: int) -> bytearray:
     return text
 
 
+def _fill(room: memoryview, stream: FileIO) -> bool:
+    """Read ``stream`` until ``room`` is full; False where the file ends first, which somebody may have cut meanwhile."""
+    filled = 0
+    while filled < len(room) and (count := stream.readinto(room[filled:])):
+        filled += count
+    return filled == len(room)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A stretch of the event list: bytes in hand, or where to read them."""
@@ -35,13 +44,17 @@ class Piece:
     path: str | None = None
 
     def as_list(self) -> bytes | bytearray:
-        """The bytes between brackets, a JSON list; valid until the next call in this thread."""
+        """The bytes between brackets, a JSON list; valid until the next call in this thread.
+
+        Raises :class:`EOFError` where the file has become shorter.
+        """
         if self.text is not None:
             return self.text
         text = _scratch(self.length + 2)
         with open(self._path(), "rb", buffering=0) as stream:
             stream.seek(self.offset)
-            stream.readinto(memoryview(text)[1 : self.length + 1])
+            if not _fill(memoryview(text)[1 : self.length + 1], stream):
+                raise EOFError(self.path)
         text[0] = ord("[")
         text[self.length + 1 :] = b"]".ljust(len(text) - self.length - 1)
         return text
@@ -61,8 +74,8 @@ class Piece:
 
 
 def try_piece(piece: Piece) -> Block | None:
-    """What a stretch of events holds; None when it is not valid JSON."""
+    """What a stretch of events holds; None when it is not valid JSON or no longer there."""
     try:
         return decode_block(piece.as_list())
-    except NOT_DECODED:
+    except (*NOT_DECODED, EOFError):
         return None

@@ -41,16 +41,18 @@ class Processes(Crew):
     def _begin(self) -> None:
         for _ in range(self.num_helpers):
             self._helpers.append(_start(self.num_helpers + 1))
-            self._threads.append(threading.Thread(target=self._serve, args=(self._helpers[-1],), daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._serve, args=(self._helpers[-1],), daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _end(self) -> None:
         for helper in self._helpers:
             helper.kill()
         for _thread in self._threads:
             self._todo.put(None)
-        for thread, helper in zip(self._threads, self._helpers, strict=True):
+        for thread in self._threads:
             thread.join()
+        for helper in self._helpers:
             helper.wait()
             for stream in (helper.stdin, helper.stdout):
                 if stream is not None:

@@ -21,7 +21,8 @@ NO_NUMBER = ABSENT + 1
 
 PHASES = frozenset("XBEiICbnestfPNODMVvRc(),")
 """Phases that the trace event format knows."""
-_NAMED_PHASES = frozenset("MiI")
+NAMED_PHASES = frozenset("MiI")
+"""Those whose events say something by their name: metadata and instants."""
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +88,7 @@ def _other_phases() -> dict[str, type[msgspec.Struct]]:
     return {
         phase: msgspec.defstruct(
             f"Phase{ord(phase)}",
-            [name] if phase in _NAMED_PHASES else [],
+            [name] if phase in NAMED_PHASES else [],
             frozen=True,
             gc=False,
             tag_field="ph",
@@ -105,7 +106,7 @@ def _union(types: dict[str, type[msgspec.Struct]]) -> Any:
 
 
 _OTHERS = _other_phases()
-_NAMED = frozenset(_OTHERS[phase] for phase in _NAMED_PHASES)
+_NAMED = frozenset(_OTHERS[phase] for phase in NAMED_PHASES)
 _SPANS = frozenset((_OTHERS["B"], _OTHERS["E"]))
 _BY_PHASE: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_union(_OTHERS)])  # type: ignore[misc]
 _FRAMES = msgspec.json.Decoder(list[_Frame])
@@ -166,7 +167,7 @@ def _decode_loosely(data: Buffer) -> Records:
     events = _LOOSE.decode(data)
     odd = [place for place, event in enumerate(events) if event.ph not in PHASES]
     complete = [event.ph == "X" for event in events]
-    names = {event.name for event in events if event.ph in _NAMED_PHASES}
+    names = {event.name for event in events if event.ph in NAMED_PHASES}
     rows: list[Any] = list(compress(events, complete))
     has_spans = any(event.ph in ("B", "E") for event in events)
     return Records(len(events), complete, rows, names, has_spans, odd_phases=(len(odd), odd[0] if odd else 0))

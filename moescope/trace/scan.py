@@ -109,7 +109,10 @@ class _Reading:
                 self._mend(b"", piece.offset, "event")
                 self.tables.add(block)
             else:
-                self._mend(piece.read(), piece.offset, "part")
+                data = piece.read()
+                self._mend(data, piece.offset, "part")
+                if len(data) < piece.length:  # somebody cut the file meanwhile
+                    self.tables.faults.note("truncated", f"byte {piece.offset + len(data):,}")
             self._read_to = piece.offset + piece.length
         if self.splitter.found:
             self._mend(self.splitter.rest, self.splitter.rest_offset, "nothing")

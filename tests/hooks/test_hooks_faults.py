@@ -55,9 +55,9 @@ FAULTS = [
     "moescope_hooks.triggers.Triggers.close",
     "moescope_hooks.windows._compress",
     "moescope_hooks.windows.shutil.disk_usage",
-    "moescope_hooks.ranges.record_function",
+    "moescope_hooks.ranges.enter",
     "moescope_hooks.ranges._Marker.apply",
-    "moescope_hooks.ranges.Tensor.view_as",
+    "moescope_hooks.ranges._text",
     "moescope_hooks.ranges.Tensor.register_hook",
     "moescope_hooks.writer.TelemetryWriter.put",
     "moescope_hooks.writer.TelemetryWriter.close",
@@ -119,7 +119,7 @@ def test_a_fault_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     model = Regions()
     with observe(model, out=tmp_path, profile=Schedule(start=0, steps=1)) as obs:
-        monkeypatch.setattr("moescope_hooks.ranges.record_function", fail)
+        monkeypatch.setattr("moescope_hooks.ranges.enter", fail)
         train_toy(model, obs, steps=1)  # type: ignore[arg-type]
         monkeypatch.undo()
     telemetry = open_telemetry(tmp_path)

@@ -76,9 +76,17 @@ TAKEN = {
     "a dimension as text": event("cpu_op", args={"Input Dims": "[[1]]"}),
     "no dimension": event("cpu_op", args={"Input Dims": None}),
     "communication": event("kernel", args={"Collective name": "all_to_allv", "In split size": "[1,2]", "Seq": 5}),
+    "communication with a separator in a text": event(
+        "kernel", args={"Collective name": "}, {", "d": {"Collective name": ""}}
+    ),
+    "memory in arguments": '{"ph": "i", "name": "x", "args": [{"a": 1}, {"name": "[memory]", "ph": "i", "ts": 7}, {}]},'
+    ' {"ph": "i", "name": "[memory]", "ts": 1}',
+    "memory of another phase": '{"ph": "i", "name": "[memory]", "ts": 1}, {"ph": "C", "name": "[memory]", "ts": 2}',
+    "a long name in two spellings": ", ".join(
+        (event(name="A" * 70_000), event(name="A" * 70_000).replace("A", "\\u0041", 1))
+    ),
+    "a fraction of 40 digits": event(ts='"0.0004999999999999999999999999999999999999"'),
     "communication without a name": event("kernel", args={"Collective name": None}),
-    "arguments twice": '{"ph": "X", "args": {"stream": 1, "Collective name": "a"}, "args": {"stream": 2}}',
-    "fields twice": '{"ph": "i", "ph": "X", "name": "a", "name": null, "ts": "x", "ts": 4, "dur": 1}',
     "no arguments": '{"ph": "X", "name": "k", "args": null}',
     "no name": '{"ph": "X", "cat": null, "name": null, "ts": 1, "dur": 1}',
     "escapes": event(name='a "quoted" \\ name\n'),
@@ -95,6 +103,19 @@ TAKEN = {
 }  # fmt: skip
 
 LEFT = {
+    "arguments twice": '{"ph": "X", "args": {"stream": 1, "Collective name": "a"}, "args": {"stream": 2}}',
+    "fields twice": '{"ph": "i", "ph": "X", "name": "a", "name": null, "ts": "x", "ts": 4, "dur": 1}',
+    "a bad value and a good one": '{"ph": "X", "pid": [1], "pid": 1, "ts": 1}',
+    "a dimension twice": '{"ph": "X", "args": {"Input Dims": [1], "Input Dims": [2]}}',
+    "a collective twice": '{"ph": "X", "args": {"Collective name": "a", "Collective name": "b"}}',
+    "an escaped name of metadata": '{"ph": "M", "name": "process\\u005fname", "pid": 3, "args": {"name": "q"}}',
+    "an escaped name of an instant": '{"ph": "i", "name": "\\u005bmemory]", "ts": 5, "args": {"Bytes": 8}}',
+    "a number as name of metadata": '{"ph": "M", "name": 1e999}',
+    "a surrogate in what is skipped": event(a="k").replace('"a": "k"', '"a": "\\ud800"'),
+    "a surrogate in an old id": event(args={"external id": "k"}).replace('"k"}', '"\\udfff"}'),
+    "a time beyond floats": event(ts="1e309"),
+    "a time of 5000 digits": event(ts="1" * 5000),
+    "an old id beyond floats": event(args={"external id": 5}).replace(": 5", ": 1e999"),
     "no list": "1",
     "a phase that is unknown": '{"ph": "XX"}',
     "no phase": '{"name": "k"}',
@@ -121,7 +142,7 @@ LEFT = {
 def test_taken(text: str) -> None:
     assert agrees(events(text))
     assert agrees(
-        b" " + events(text, event(), event(name="again")).replace(b": ", b":").replace(b", ", b" ,\n ") + b" \n"
+        b" " + events(text, event(), event(name="again")).replace(b": ", b":").replace(b", ", b" ,  ") + b" \n"
     )
 
 
@@ -136,6 +157,17 @@ def test_a_text_that_ends_anywhere() -> None:
     for end in range(len(whole)):
         assert not agrees(whole[:end])
         agrees(whole[:end] + b"]")
+
+
+def test_only_blanks_may_follow() -> None:
+    assert agrees(b"[] \r\n\t")
+    for byte in (b"\0", b"\x0c", b"\x01", b"x", b","):
+        assert not agrees(b"[]" + byte)
+
+
+def test_texts_made_to_collide_end_soon() -> None:
+    """However many different texts a block holds, it is decoded; those that no hash tells apart are left."""
+    assert agrees(events(*(event(name=f"k{i}") for i in range(5000))))
 
 
 def test_bad_utf8_is_left() -> None:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -42,6 +43,38 @@ def test_an_error_is_raised_here_and_ends_the_helpers(kind: type[Crew]) -> None:
     for pid in set(crew.pids) - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+class Panic(BaseException):
+    """As polars raises one."""
+
+
+def test_a_panic_in_a_thread_is_raised_here() -> None:
+    main = threading.get_ident()
+
+    def panic_elsewhere(value: int) -> int:
+        if threading.get_ident() != main:
+            raise Panic
+        time.sleep(0.02)
+        return value
+
+    with pytest.raises(Panic), Threads(1) as crew:
+        list(crew.run(panic_elsewhere, ((i,) for i in range(50)), ahead=8))
+
+
+def test_a_thread_that_cannot_start_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, start, handler = threading.active_count(), threading.Thread.start, signal.getsignal(signal.SIGINT)
+
+    def third_fails(thread: threading.Thread) -> None:
+        if threading.active_count() >= threads + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", third_fails)
+    with pytest.raises(RuntimeError, match="new thread"), Threads(5):
+        pass
+    assert threading.active_count() == threads
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 @pytest.mark.parametrize("function", [lambda value: double(value, 0.02), lock])

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +14,10 @@ from trace_zoo import event, process, trace
 
 from moescope.trace.crew import Crew, Threads
 from moescope.trace.extras import LONGEST_NAME
+from moescope.trace.pieces import Piece
 from moescope.trace.processes import Processes
 from moescope.trace.scan import Scan, scan
+from moescope.trace.split import FileSplitter
 
 INDENTS = [None, 0, 2]
 
@@ -123,3 +127,26 @@ def test_of_what_is_too_long_the_middle_is_left_out(what: str, packed: bool, tmp
     assert " ".join(sorted(set(found.faults.counts) - {"long-texts"})) == codes
     assert found.info["distributedInfo"] == {"rank": 3}
     assert found.events["name"].cast(pl.String).str.len_chars().max() <= LONGEST_NAME
+
+
+@pytest.mark.parametrize("left", [0, 0.4])
+def test_a_file_that_shrinks_while_it_is_read_is_told(left: float, tmp_path: Path) -> None:
+    """Blocks are read into memory that held others before: what is gone is not read from there."""
+    path, size = tmp_path / "t.json", int(left * len(content()))
+    path.write_bytes(content())
+    pieces = FileSplitter.pieces
+
+    def cut_meanwhile(splitter: FileSplitter) -> Iterator[Piece]:
+        for number, piece in enumerate(pieces(splitter)):
+            if number == 1:
+                os.truncate(path, size)
+            yield piece
+
+    whole = scan(path, block_bytes=len(content()) // 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileSplitter, "pieces", cut_meanwhile)
+        found = scan(path, block_bytes=len(content()) // 3)
+    assert whole is not None
+    assert found is not None
+    assert 0 < found.events.height < whole.events.height
+    assert found.faults.counts["truncated"] >= 1
