@@ -26,7 +26,7 @@ def _scratch(size: int) -> bytearray:
 
 
 def _fill(room: memoryview, stream: FileIO) -> bool:
-    """Read ``stream`` until ``room`` is full; False where the file ends first, which somebody may have cut meanwhile."""
+    """Read ``stream`` until ``room`` is full; False where the file, which somebody may have cut, ends first."""
     filled = 0
     while filled < len(room) and (count := stream.readinto(room[filled:])):
         filled += count
