@@ -6,6 +6,7 @@ import gzip
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,34 @@ def test_ranges_enclose_a_region_forward_and_backward(tmp_path: Path, tensors: i
 
     assert num_inside(ranges["moescope::L5.mb0.experts"]) == tensors
     assert num_inside(ranges["moescope::L5.mb0.experts.bwd"]) == 2 * tensors
+
+
+@pytest.mark.parametrize("what", ["changed in place", "a view", "what it was given", "a parameter"])
+def test_a_region_may_give_anything(tmp_path: Path, what: str) -> None:
+    """Its backward range is recorded, and gradients are what they are without."""
+    weight = torch.randn(8, 8, requires_grad=True)
+    x = torch.randn(4, 8, requires_grad=True)
+
+    def region(given: torch.Tensor) -> torch.Tensor:
+        if what == "what it was given":
+            return given
+        return weight if what == "a parameter" else (given @ weight)[:2] if what == "a view" else given @ weight
+
+    def loss(run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        out = run(x * 2)
+        return (out.add_(1) if what == "changed in place" else out).pow(2).sum()
+
+    expected = torch.autograd.grad(loss(region), (x, weight), allow_unused=True)
+    with observe(nn.Linear(8, 8), out=tmp_path, profile=Schedule(start=0, steps=1)) as obs:
+        obs.microbatch()
+        found = torch.autograd.grad(loss(lambda y: traced("experts", 5, region, y)), (x, weight), allow_unused=True)
+        obs.step()
+    for one, other in zip(expected, found, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+    names = {e["name"] for e in read_trace(tmp_path / "traces" / "rank0.json.gz")["traceEvents"]}
+    assert "moescope::L5.mb0.experts" in names
+    assert "moescope::L5.mb0.experts.bwd" in names
 
 
 def test_without_an_observation_regions_run_as_they_are() -> None:
