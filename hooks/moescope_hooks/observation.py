@@ -47,7 +47,10 @@ R = TypeVar("R")
 
 ANNOUNCE_TIMEOUT_S = 30.0
 FIGURED_MICROBATCHES = 2
-"""Microbatches of each step whose routers' figures are computed: they cost more than all else, and vary little."""
+"""Microbatches of each step whose routers' figures are computed: they cost more than all else, and vary little.
+
+Where a trace is recorded, which makes each of their operations dearer still, one.
+"""
 
 
 def _harmless(
@@ -286,7 +289,8 @@ class Observation:
     def _add_routing(self, layer: int, routing: Routing) -> None:
         if self._counts_now():
             microbatch = self._microbatch_of(layer)
-            figures = router_figures(routing) if microbatch < FIGURED_MICROBATCHES else None
+            figured = 1 if self.tracing else FIGURED_MICROBATCHES
+            figures = router_figures(routing) if microbatch < figured else None
             self._record.add_load(microbatch, layer, routing, figures)
 
     def _microbatch_of(self, layer: int) -> int:

@@ -20,7 +20,6 @@ from moescope_hooks.blocks import Collective
 from moescope_hooks.names import RangeName, range_name
 
 R = TypeVar("R")
-_text = lru_cache(maxsize=1 << 14)(range_name)
 _ENTER: Any = getattr(torch.autograd, "_record_function_with_args_enter", None)
 _EXIT: Any = getattr(torch.autograd, "_record_function_with_args_exit", None)
 
@@ -42,25 +41,34 @@ def enter(name: str) -> Callable[[], object]:
     return partial(entered.__exit__, None, None, None)
 
 
+@lru_cache(maxsize=1 << 14)
+def names_of(phase: str, layer: int | None, microbatch: int | None, recompute: bool) -> tuple[str, str]:
+    """What a region's ranges are called, in the forward pass and in the backward pass."""
+    forward = RangeName(phase, layer, microbatch, recompute=recompute)
+    return range_name(forward), range_name(RangeName(phase, layer, microbatch, backward=True))
+
+
 class _Range:
     """One range of the trace; opens only while one is recorded. That of a backward pass is opened by its forward
-    region's exit marker and closed by its entry marker."""
+    region's exit marker and closed by its entry marker, which give it gradients that it does not need."""
 
-    def __init__(self, name: RangeName) -> None:
+    __slots__ = ("_leave", "name")
+
+    def __init__(self, name: str) -> None:
         self.name = name
         self._leave: Callable[[], object] | None = None
 
-    def open(self) -> None:
+    def open(self, _: object = None) -> None:
         """Start the range if a trace is being recorded."""
         recorder = active()
         if self._leave is not None or recorder is None or not recorder.tracing:
             return
         try:
-            self._leave = enter(_text(self.name))
+            self._leave = enter(self.name)
         except Exception as error:  # a profiler in disorder must not end the training
             recorder.lost("a range", error)
 
-    def close(self) -> None:
+    def close(self, _: object = None) -> None:
         """End the range if it was started."""
         leave, self._leave = self._leave, None
         if leave is None:
@@ -97,7 +105,7 @@ class _Marker(torch.autograd.Function):
         return (None, *grads)
 
 
-def _mark(on_backward: Callable[[], None], values: Sequence[Any], *, own: bool = False) -> tuple[Any, ...]:
+def _mark(on_backward: Callable[..., None], values: tuple[Any, ...], *, own: bool = False) -> tuple[Any, ...]:
     """Pass the tensors of ``values`` that need a gradient through one marker; an alias with a hook is one for one.
 
     ``own``: the tensors were made by the region itself, so that a hook on a single one needs no alias. A profiler
@@ -105,19 +113,22 @@ def _mark(on_backward: Callable[[], None], values: Sequence[Any], *, own: bool =
     """
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
     if not places:
-        return tuple(values)
-    tensors = [values[i] for i in places]
+        return values
     try:
-        if len(tensors) == 1:
-            (tensor,) = tensors
-            marked = (tensor if own and not tensor.is_leaf else tensor[...],)
-            marked[0].register_hook(lambda _: on_backward())
+        if len(places) == 1:
+            tensor = values[places[0]]
+            if not own or tensor.is_leaf:
+                tensor = tensor[...]
+            tensor.register_hook(on_backward)
+            marked: Any = (tensor,)
         else:
-            marked = _Marker.apply(on_backward, *tensors)  # type: ignore[no-untyped-call]
-    except Exception as error:  # a tensor that has no views, for one
+            marked = _Marker.apply(on_backward, *(values[i] for i in places))  # type: ignore[no-untyped-call]
+    except Exception as error:  # a tensor that has no aliases, for one
         if (recorder := active()) is not None:
             recorder.lost("a backward range", error)
-        return tuple(values)
+        return values
+    if len(values) == 1:
+        return tuple(marked)
     out = list(values)
     for i, tensor in zip(places, marked, strict=True):
         out[i] = tensor
@@ -133,13 +144,13 @@ def traced(phase: str, layer: int | None, region: Callable[..., R], *args: Any) 
     recorder = active()
     if recorder is None or torch.compiler.is_compiling() or not recorder.tracing:
         return region(*args)
-    microbatch = recorder.current_microbatch
-    forward = _Range(RangeName(phase, layer, microbatch, recompute=in_backward()))
+    forward_name, backward_name = names_of(phase, layer, recorder.current_microbatch, in_backward())
+    forward = _Range(forward_name)
     forward.open()
     try:
         if not torch.is_grad_enabled():
             return region(*args)
-        backward = _Range(RangeName(phase, layer, microbatch, backward=True))
+        backward = _Range(backward_name)
         result = region(*_mark(backward.close, args))
         outputs = result if isinstance(result, tuple) else (result,)
         marked = _mark(backward.open, outputs, own=not any(given is made for given in args for made in outputs))
@@ -153,7 +164,7 @@ def phase_range(
     phase: str, *, layer: int | None = None, microbatch: int | None = None, backward: bool = False
 ) -> Iterator[None]:
     """A range for what happens once per step (grad_reduce, optimizer), or for one end of a collective under way."""
-    with _Range(RangeName(phase, layer, microbatch, backward=backward)).around():
+    with _Range(range_name(RangeName(phase, layer, microbatch, backward=backward))).around():
         yield
 
 
@@ -187,7 +198,7 @@ def collective(
         yield
         return
     name = RangeName(phase, layer, microbatch, backward=backward, recompute=not backward and in_backward())
-    with _Range(name).around():
+    with _Range(range_name(name)).around():
         finish = _started(recorder, Collective(name, group, send_bytes, recv_bytes))
         yield
         finish()

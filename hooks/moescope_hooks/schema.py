@@ -32,7 +32,8 @@ EXPERT_LOAD: Mapping[str, pl.DataType] = {
 ``entropy``: mean over tokens of the entropy of the router's distribution over ln(num_experts): 1 undecided, 0 certain.
 ``margin``: mean over tokens of the score gap between the last expert selected and the first one not selected.
 ``bf16_flips``: selections that a router computed in bfloat16 would have made differently. The last three are of the
-first two microbatches of a step, else null; and null where the router's logits are not known.
+first two microbatches of a step (the first of one that is traced), else null; and null where the router's logits are
+not known.
 """
 
 COLLECTIVE: Mapping[str, pl.DataType] = {

@@ -57,7 +57,7 @@ FAULTS = [
     "moescope_hooks.windows.shutil.disk_usage",
     "moescope_hooks.ranges.enter",
     "moescope_hooks.ranges._Marker.apply",
-    "moescope_hooks.ranges._text",
+    "moescope_hooks.ranges.partial",
     "moescope_hooks.ranges.Tensor.register_hook",
     "moescope_hooks.writer.TelemetryWriter.put",
     "moescope_hooks.writer.TelemetryWriter.close",
