@@ -57,7 +57,7 @@ docs: $(STAMP)
 	MOESCOPE_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info moescope/trace/_block.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml setup.py constraints.txt moescope/trace/_block.c

@@ -19,6 +19,7 @@ from moescope.attribution.device import DEVICE_CATEGORIES
 from moescope.attribution.idle import GRAPH_LAUNCH, SYNC_CALLS, outside_ranges
 from moescope.attribution.labels import IDLE, PART
 
+_CAUSE = ("kind", "operation", "detail", "layer", "phase")
 SCHEMA = {
     "kind": pl.String, "operation": pl.String, "detail": pl.String, "layer": pl.Int32, "phase": pl.String,
     "ns": pl.Int64, "count": pl.Int64, "longest_ns": pl.Int64, "longest_start_ns": pl.Int64,
@@ -45,13 +46,14 @@ def idle_causes(events: pl.DataFrame, launch: pl.DataFrame, segments: pl.DataFra
     host = _Host(events)
     found = _of_gpu(idle, host, events, launch) if on_gpu else _of_host(idle, host)
     rows = found.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("ns") > 0)
-    table = rows.group_by("kind", "operation", "detail", "layer", "phase").agg(
+    table = rows.group_by(_CAUSE).agg(
         pl.col("ns").sum().alias("total"),
         count=pl.len(),
         longest_ns=pl.col("ns").max(),
         longest_start_ns=pl.col("start_ns").sort_by("ns", "start_ns").last(),
     )
-    table = table.rename({"total": "ns"}).sort(["ns", "kind", "operation", "detail"], descending=[True] + [False] * 3)
+    order = ["ns", *_CAUSE]
+    table = table.rename({"total": "ns"}).sort(order, descending=[name == "ns" for name in order])
     return table.head(MAX_ROWS).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
 
 

@@ -134,9 +134,10 @@ def _operations(inputs: Inputs, rank: int | None, kinds: Sequence[str] = _KINDS)
     mine = table.filter(pl.col("kind").is_in(kinds))
     mine = mine.filter(pl.col("rank") == rank) if rank is not None else mine
     count = max(mine["rank"].n_unique(), 1)
-    most = mine.group_by("kind", "operation", "detail").agg(pl.col("ns_per_step").sum() / count)
-    most = most.sort(["ns_per_step", "operation"], descending=[True, False]).head(MOST_OPERATIONS)
-    rows = most.select("kind", "operation", "detail", "ns_per_step").rows()
+    cause = ("kind", "operation", "detail")
+    most = mine.group_by(cause, maintain_order=True).agg(pl.col("ns_per_step").sum() / count)
+    most = most.sort(["ns_per_step", *cause], descending=[True, False, False, False]).head(MOST_OPERATIONS)
+    rows = most.select(*cause, "ns_per_step").rows()
     return {"operations_ns": {_name(*row[:3]): round(row[3]) for row in rows}}
 
 

@@ -152,7 +152,7 @@ class RawTables:
                 values[linked] = np.frombuffer(packed, dtype=np.int64)
             self._numbers[name].append(values)
             if name in ("pid", "tid") and not isinstance(values, int):
-                self._note_rows("no-thread", values == ABSENT, index)
+                self._note_rows("no-thread", values <= NO_NUMBER, index)
 
     def _note_rows(self, code: str, rows: _Mask, index: npt.NDArray[np.uint32]) -> None:
         if rows.any():

@@ -66,9 +66,9 @@ def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any
     """Write the tables; meanwhile describe them."""
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(entry.save_table, "events", tables.events)
+        metadata = _describe(job, found, tables)
         entry.save_table("comm", tables.comm)
         entry.save_table("memory", tables.memory)
-        metadata = _describe(job, found, tables)
         written.result()
     return metadata | {"tables": entry.table_states()}
 
