@@ -124,9 +124,7 @@ def source_options(function: F) -> F:
 
 _SOURCE = (
     click.option("--rank-regex", type=RegexType(), help="Capture the rank from the path where the trace lacks it."),
-    click.option(
-        "--workers", type=click.IntRange(min=1), help="Workers that read traces. [default: all cores]"
-    ),
+    click.option("--workers", type=click.IntRange(min=1), help="Workers that read traces. [default: all cores]"),
     click.option("--scheduler", metavar="ADDRESS", help="Read on this Dask cluster instead, e.g. tcp://host:8786."),
     click.option("--patterns", type=click.Path(path_type=Path), help="TOML table of kernel names to try first."),
 )

@@ -14,8 +14,8 @@ from isal.igzip_lib import IsalError
 
 _GZIP = b"\x1f\x8b"
 _PACKED_CHUNK = 1 << 15
-"""What comes of so little is put into memory that is used over and over; of four times as much, the C library takes fresh
-memory for each, which costs as much as inflating."""
+"""What comes of so little is put into memory that is used over and over; for what comes of four times as much, the C
+library takes fresh memory each time, which costs as much as inflating."""
 _CHUNK = 4 << 20
 """The content is given in chunks of at most this size, however well it was compressed."""
 _AHEAD = 16
