@@ -152,7 +152,8 @@ class RawTables:
                 values[linked] = np.frombuffer(packed, dtype=np.int64)
             self._numbers[name].append(values)
             if name in ("pid", "tid") and not isinstance(values, int):
-                self._note_rows("no-thread", values <= NO_NUMBER, index)
+                # A process with a name has a number by now; a thread may have a name alone, "PyTorch Profiler" for one.
+                self._note_rows("no-thread", values <= (NO_NUMBER if name == "pid" else ABSENT), index)
 
     def _note_rows(self, code: str, rows: _Mask, index: npt.NDArray[np.uint32]) -> None:
         if rows.any():

@@ -58,6 +58,7 @@ CONTENT = {
     "spans and flows": (trace('{"ph": "s", "id": 5, "cat": "ac2g", "ts": 0}', event("Trace", pid="Spans", tid="PyTorch Profiler")), "0.0 other 1000+2000"),
     "on demand": (trace(K, rank=None, traceName="/tmp/libkineto_activities_1074.json"), ONE),
     "rank as text": (trace(K, rank="3"), "3.0 compute 1000+2000"),
+    "process is a fraction": (trace(event(pid=1.5)), f"{ONE} ! no-thread"),
     "name is a number": (trace(event(name=12)), ONE),
     "args null": (trace(event().replace("{", '{"args": null, ', 1)), ONE),
     "non-ASCII name": (trace(event(name="größe 图")), ONE),
