@@ -390,6 +390,28 @@ static At text_field(Scan *scan, int column, At at) {
     return end;
 }
 
+/* Reads the value at `at` of a member of an object; where it ends. */
+typedef At (*Member)(Scan *scan, At key, size_t size, At at);
+
+/* Read the object at `at`, its members by `read`; where it ends. Keys with escapes are not for here. */
+static inline At members(Scan *scan, At at, Member read) {
+    if (*at != '{') return NULL;
+    at = blanks(at + 1);
+    if (*at == '}') return at + 1;
+    for (;;) {
+        At key = at + 1;
+        scan->escaped = false;
+        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
+        size_t size = (size_t)(at - key);
+        at = blanks(at + 1);
+        if (*at != ':' || !(at = read(scan, key, size, blanks(at + 1)))) return NULL;
+        at = blanks(at);
+        if (*at == '}') return at + 1;
+        if (*at != ',') return NULL;
+        at = blanks(at + 1);
+    }
+}
+
 #define IS(text) (size == sizeof(text) - 1 && !memcmp(key, text, sizeof(text) - 1))
 
 static At argument(Scan *scan, At key, size_t size, At at) {
@@ -434,20 +456,7 @@ static At arguments(Scan *scan, At at) {
         scan->has_odd_args = *at != 'n';
         return value_end(scan, at);
     }
-    at = blanks(at + 1);
-    if (*at == '}') return at + 1;
-    for (;;) {
-        At key = at + 1;
-        scan->escaped = false;
-        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
-        size_t size = (size_t)(at - key);
-        at = blanks(at + 1);
-        if (*at != ':' || !(at = argument(scan, key, size, blanks(at + 1)))) return NULL;
-        at = blanks(at);
-        if (*at == '}') return at + 1;
-        if (*at != ',') return NULL;
-        at = blanks(at + 1);
-    }
+    return members(scan, at, argument);
 }
 
 static At field(Scan *scan, At key, size_t size, At at) {
@@ -574,21 +583,8 @@ static At read_event(Scan *scan, At at) {
     memset(scan->has_word, 0, sizeof scan->has_word);
     scan->is_collective = scan->has_args = scan->has_odd_args = false;
     scan->phase = 0;
-    if (*at != '{') return NULL;
-    at = blanks(at + 1);
-    for (bool more = *at != '}'; more; at = blanks(at + 1)) {
-        At key = at + 1;
-        scan->escaped = false;
-        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
-        size_t size = (size_t)(at - key);
-        at = blanks(at + 1);
-        if (*at != ':' || !(at = field(scan, key, size, blanks(at + 1)))) return NULL;
-        at = blanks(at);
-        if (*at == '}') break;
-        if (*at != ',') return NULL;
-    }
-    at++;
-    return put_event(scan, (Span){start, at}) ? at : NULL;
+    at = members(scan, at, field);
+    return at && put_event(scan, (Span){start, at}) ? at : NULL;
 }
 
 static bool read_list(Scan *scan) {

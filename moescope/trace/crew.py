@@ -14,7 +14,8 @@ from typing import Any
 
 from moescope.trace.interrupts import check, held
 
-_PATIENCE_S = 0.05
+PATIENCE_S = 0.05
+"""How long a thread waits before it looks whether others are still there."""
 
 Function = Callable[..., Any]
 
@@ -111,7 +112,7 @@ class Crew(ABC):
         try:
             task = self._todo.get_nowait()
         except queue.Empty:
-            first.done.wait(_PATIENCE_S)
+            first.done.wait(PATIENCE_S)
         else:
             if task is not None:
                 task.perform()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import moescope
-from moescope.trace.crew import Crew, Task
+from moescope.trace.crew import PATIENCE_S, Crew, Task
 from moescope.trace.wire import packed, receive, send
 
 _UNDER_WAY = 2
@@ -26,7 +26,6 @@ _UNDER_WAY = 2
 _PIPE_BYTES = 1 << 20
 """As much as Linux gives a pipe; a message then costs few turns at the interpreter's lock, not one for each 64 KiB."""
 
-_PATIENCE_S = 0.05
 _HOME = str(Path(moescope.__file__).parents[1])
 """Where this package lies, which an editable installation finds by other means than ``sys.path``."""
 
@@ -89,7 +88,7 @@ class Processes(Crew):
             self._todo.put(task)
 
     def _next_task(self, room: threading.Semaphore, taker: threading.Thread) -> Task | None:
-        while not room.acquire(timeout=_PATIENCE_S):
+        while not room.acquire(timeout=PATIENCE_S):
             if not taker.is_alive():
                 return None
         return self._todo.get() if taker.is_alive() else None

@@ -20,7 +20,7 @@ from moescope.trace.snapshots import snapshot_files
 from moescope.trace.store import store_folder
 from moescope.views.model import SCHEMA, Analysis
 
-FORMAT = 20
+FORMAT = 21
 """Raised when the stored form or the meaning of a number changes."""
 
 
