@@ -153,6 +153,15 @@ class Observation:
         self._record = StepRecord(self.rank, self.current_step)
         self._begin(microbatches)
 
+    @_harmless("a flush")
+    def flush(self) -> None:
+        """Have the telemetry of all steps that have ended written now, off this thread.
+
+        Called where a checkpoint is saved, it keeps a run that dies and resumes from there without a hole.
+        """
+        if self._writer is not None:
+            self._writer.flush()
+
     # The model's side.
 
     @property
@@ -231,11 +240,16 @@ class Observation:
             ends.append(lambda: self._meet("end"))
         if self._writer is not None:
             ends.append(self._writer.close)
-        for end in ends:
+        interrupt: BaseException | None = None
+        for end in ends:  # the others are to end all the same
             try:
                 end()
-            except Exception as error:  # the others are to end all the same
+            except Exception as error:
                 self.gaps.add("the end of the observation", error)
+            except BaseException as error:  # Ctrl-C, or a launcher that stops this rank while it leaves
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _meet(self, when: str) -> list[dict[str, Any]] | None:
         """Exchange the ranks' facts and measure their clocks; None when there is nobody to meet."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from moescope_hooks.background import Background
 from moescope_hooks.schedule import MAX_STEPS, Schedule, Window
 from moescope_hooks.writer import Gaps
 
@@ -62,7 +63,7 @@ class Triggers:
         self._handles_signal = False
         self._stop = threading.Event()
         self._install_handler()
-        self._thread = threading.Thread(target=self._watch, name="moescope-triggers", daemon=True)
+        self._thread = Background(self._watch, "moescope-triggers", daemon=True)
         self._thread.start()
 
     def window_at(self, step: int) -> Window | None:
@@ -76,7 +77,7 @@ class Triggers:
     def close(self) -> None:
         """Stop looking, and give the signal back to whom it belonged."""
         self._stop.set()
-        self._thread.join(5)
+        self._thread.wait(5)
         number = self._schedule.on_signal
         if self._handles_signal and number is not None and signal.getsignal(number) == self._on_signal:
             signal.signal(number, self._previous_handler)

@@ -7,9 +7,9 @@ import json
 import logging
 import re
 import shutil
-import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
+from moescope_hooks.background import Background
 from moescope_hooks.schedule import Schedule, Window
 from moescope_hooks.triggers import Triggers
 from moescope_hooks.windowsize import TraceSize
@@ -70,7 +71,7 @@ class TraceWindows:
         self._started_at = 0.0
         self._over: set[int] = set()
         self._steps: list[int] = []
-        self._exports: list[threading.Thread] = []
+        self._exports: list[Background] = []
         on_demand = schedule.on_signal is not None or schedule.on_file is not None
         number = next_number(out, 0 if schedule.start is None else schedule.windows)
         self._triggers = Triggers(schedule, rank, gaps, first_number=number, store=store) if on_demand else None
@@ -107,8 +108,7 @@ class TraceWindows:
         if self._triggers is not None:
             self._triggers.close()
         for export in self._exports:
-            export.join(timeout_s)
-            if export.is_alive():
+            if not export.wait(timeout_s):
                 self.gaps.add("a trace", f"not written within {timeout_s:.0f} s")
 
     def _window_at(self, step: int) -> Window | None:
@@ -173,7 +173,7 @@ class TraceWindows:
         finally:
             profiler.stop_trace()
         path, steps = trace_path(self.out, self.rank, self._window.number), len(self._steps)
-        export = threading.Thread(target=self._export, args=(profiler, path, steps), name="moescope-trace")
+        export = Background(partial(self._export, profiler, path, steps), "moescope-trace")
         export.start()
         self._exports.append(export)
 

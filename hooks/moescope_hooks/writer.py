@@ -7,6 +7,7 @@ once, and noted in ``telemetry/rank{r}-gaps.json`` as soon as the folder can be 
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
@@ -19,10 +20,15 @@ from typing import Any
 
 import polars as pl
 
+from moescope_hooks.background import Background
 from moescope_hooks.schema import PARTS, part_path
 
 Rows = list[Mapping[str, Any]]
+MakeRows = Callable[[], Iterable[tuple[str, Rows]]]
 log = logging.getLogger("moescope")
+
+INTERRUPTED_WAIT_S = 10.0
+"""How long an interrupt of :meth:`TelemetryWriter.close` waits for what is queued, which takes milliseconds."""
 
 
 class Gaps:
@@ -83,6 +89,13 @@ def _next_part(folder: Path, rank: int) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
 
 
+class _Order(enum.Enum):
+    """What the writer's thread is asked to do beside taking rows."""
+
+    FLUSH = enum.auto()
+    CLOSE = enum.auto()
+
+
 class TelemetryWriter:
     """Takes rows from the training thread and writes them as parts from another."""
 
@@ -98,38 +111,51 @@ class TelemetryWriter:
         self._parts = {table: _next_part(telemetry / table, rank) for table in PARTS}
         self._steps_since_flush = 0
         self._last_flush = time.monotonic()
-        self._queue: queue.SimpleQueue[Callable[[], Iterable[tuple[str, Rows]]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="moescope-telemetry", daemon=True)
+        self._queue: queue.SimpleQueue[MakeRows | _Order] = queue.SimpleQueue()
+        self._thread = Background(self._run, "moescope-telemetry", daemon=True)
         self._thread.start()
 
-    def put(self, make_rows: Callable[[], Iterable[tuple[str, Rows]]]) -> None:
+    def put(self, make_rows: MakeRows) -> None:
         """Queue one step's rows; ``make_rows`` runs on the writer's thread and may wait for the device there."""
         self._queue.put(make_rows)
 
+    def flush(self) -> None:
+        """Have all rows queued so far written as parts, soon; does not wait for it."""
+        self._queue.put(_Order.FLUSH)
+
     def close(self, timeout_s: float = 60.0) -> None:
-        """Write what is queued and stop the thread."""
-        self._queue.put(None)
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        """Write what is queued and stop the thread.
+
+        A launcher may stop this process while it leaves, and Ctrl-C reaches it beside its launcher's own signal: such
+        an interrupt is passed on, but after the rows are written.
+        """
+        self._queue.put(_Order.CLOSE)
+        try:
+            written = self._thread.wait(timeout_s)
+        except BaseException:
+            self._thread.wait(min(timeout_s, INTERRUPTED_WAIT_S))
+            raise
+        if not written:
             self.gaps.add("the last telemetry part", f"not written within {timeout_s:.0f} s")
 
     def _run(self) -> None:
         while True:
             wait_s = max(0.0, self._last_flush + self.flush_seconds - time.monotonic())
             try:
-                make_rows = self._queue.get(timeout=wait_s)
+                item = self._queue.get(timeout=wait_s)
             except queue.Empty:
+                item = _Order.FLUSH
+            if isinstance(item, _Order):
                 self._flush()
+                if item is _Order.CLOSE:
+                    return
                 continue
-            if make_rows is None:
-                self._flush()
-                return
-            self._take(make_rows)
+            self._take(item)
             due = time.monotonic() - self._last_flush >= self.flush_seconds
             if due or self._steps_since_flush >= self.flush_steps:
                 self._flush()
 
-    def _take(self, make_rows: Callable[[], Iterable[tuple[str, Rows]]]) -> None:
+    def _take(self, make_rows: MakeRows) -> None:
         try:
             for table, rows in make_rows():
                 self._rows[table].extend(rows)

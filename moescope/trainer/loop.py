@@ -175,7 +175,8 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
             validation = None
             if _due(step, config.train.steps, config.train.eval_every, at_end=True):
                 validation = status.validated(step, trainer.validate())
-            if _due(step, config.train.steps, config.checkpoint.every, at_end=config.checkpoint.every > 0):
+            to_save = _due(step, config.train.steps, config.checkpoint.every, at_end=config.checkpoint.every > 0)
+            if to_save:
                 _save(trainer, out, step + 1, say)
             obs.step(
                 loss=losses[0],
@@ -183,6 +184,8 @@ def train(job: Job, mesh: Mesh, say: Say) -> dict[str, Any]:
                 validation_loss=validation,
                 gradient_norm=norm,
             )
+            if to_save:
+                obs.flush()
             status.begin()
     run["result"] |= status.result() | {
         "device_hours": mesh.world.size * trainer.stopwatch.seconds / 3600,

@@ -170,6 +170,47 @@ def test_a_full_disk_costs_what_does_not_fit(small_disk: Path, caplog: pytest.Lo
     assert len(losses) == 3
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_a_rank_that_is_stopped_while_it_leaves_keeps_its_telemetry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    """Ctrl-C reaches a rank twice, by itself and by its launcher; a rank that lost a peer is stopped as it leaves."""
+    original, interrupted = pl.DataFrame.write_parquet, threading.Event()
+
+    def write(frame: pl.DataFrame, *arguments: Any, **options: Any) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.3)
+        original(frame, *arguments, **options)
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", write)
+
+    def end_badly() -> None:
+        model = ToyModel()
+        with observe(model, out=tmp_path, flush_seconds=1e6) as obs:
+            train_toy(model, obs, steps=3)
+            raise stop("the run ends here")
+
+    with pytest.raises(KeyboardInterrupt):
+        end_badly()
+    assert interrupted.is_set()
+    telemetry = open_telemetry(tmp_path)
+    assert telemetry is not None
+    assert telemetry.step["step"].to_list() == [0, 1, 2]
+
+
+def test_a_flush_writes_what_has_ended(tmp_path: Path) -> None:
+    model = ToyModel()
+    with observe(model, out=tmp_path, flush_steps=1000, flush_seconds=1e6) as obs:
+        train_toy(model, obs, steps=2)
+        obs.flush()
+        wait_for((tmp_path / "telemetry/step/rank0-00000.parquet").exists)
+        train_toy(model, obs, steps=1)
+        steps = pl.read_parquet(tmp_path / "telemetry/step/rank0-00000.parquet")["step"].to_list()
+    assert steps == [0, 1]
+
+
 def wait_for(condition: Any, seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
