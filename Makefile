@@ -35,7 +35,7 @@ ifneq ($(SERVE),0)
 endif
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 600
 
 test-hta: $(STAMP) $(HTA_STAMP)
 	MOESCOPE_HTA_PYTHON=$(HTA_VENV)/bin/python $(BIN)/python -m pytest tests/crosscheck

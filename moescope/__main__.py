@@ -10,12 +10,18 @@ def main() -> int:
         from moescope.cli import main as run  # noqa: PLC0415 - an interrupt while modules are imported is caught
 
         code = run()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_interrupts()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_interrupts()
         print("moescope: Interrupted.", file=sys.stderr)
         return 130
     return code
+
+
+def _ignore_interrupts() -> None:
+    """The outcome is known and told: all that is left to do is to end the process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def guarded(command: Command, *, as_json: bool, debug: bool) -> int:
             result = command()
             sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
-        ignore_interrupts()
-        report("interrupted", "Interrupted: nothing half-written is left behind.", "", as_json=as_json)
+        with interrupts_ignored():
+            report("interrupted", "Interrupted: nothing half-written is left behind.", "", as_json=as_json)
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
         report("usage", error.format_message(), usage_hint(error), as_json=as_json)
@@ -90,11 +90,21 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def ignore_interrupts() -> None:
-    """What is left to do is to say what happened and to end."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Without signals that end a command: all that is left to do is to say what happened.
+
+    Afterwards they are as they were, for a caller whose process goes on and for the processes it starts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def report(code: str, message: str, hint: str, *, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def address(traces: Path) -> Iterator[str]:
 
 def visit(watched: Watched, address: str, path: str, wait_for: str) -> None:
     watched.page.goto(address + path)
-    watched.page.locator(wait_for).first.wait_for(timeout=20_000)
+    watched.page.locator(wait_for).first.wait_for(timeout=60_000)
 
 
 def until(watched: Watched, script: str) -> None:

@@ -164,13 +164,28 @@ def command():
     finally:
         print("put in order", flush=True)
 
-code = guarded(command, as_json=False, debug=False)
+import moescope.__main__, moescope.cli
+moescope.cli.main = lambda: guarded(command, as_json=False, debug=False)
+code = moescope.__main__.main()
 os.kill(os.getpid(), {int(number)})
 sys.exit(code)
 """
     done = run(BEGIN + INTERRUPTIBLE + script)
     assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "put in order\n")
     assert done.stderr == "moescope: Interrupted: nothing half-written is left behind.\n"
+
+
+def test_an_interrupted_command_leaves_signals_as_they_were(capsys):
+    """For a caller whose process goes on: what it starts inherits what is ignored."""
+
+    def command():
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    assert guarded(command, as_json=False, debug=False) == ExitCode.INTERRUPTED
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert "Interrupted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", ["moescope.cli", "click"])
