@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from moescope.trace.model import Problem
 
 _GONE = "their time and their communication are missing from every sum"
+_DOUBTFUL = "from the damage on events are missing or hold wrong values: times, waits and sums may be wrong"
 _CUT = "what came after is missing: times, waits and sums cover only the part before"
 
 
@@ -21,7 +22,7 @@ class Sort:
 
 SORTS: dict[str, Sort] = {
     "truncated": Sort("the file ends inside the list of events", _CUT, True),
-    "gzip-damaged": Sort("the compressed stream is damaged", _CUT, True),
+    "gzip-damaged": Sort("the compressed stream is damaged", _DOUBTFUL, True),
     "dropped-events": Sort("events that cannot be read as JSON", _GONE, True),
     "not-an-event": Sort("elements of the event list that are no objects", _GONE, True),
     "no-start": Sort("complete events without a usable timestamp", _GONE, True),

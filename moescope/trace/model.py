@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Part of every key of the store; raised whenever the meaning or layout of a stored table changes."""
 
 CATEGORIES = (

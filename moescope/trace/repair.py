@@ -9,6 +9,7 @@ from typing import Any
 _LENIENT = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CLOSES = re.compile(r'\s*(?:[:}\]]|,\s*(?:["{\[\-0-9tfnNI]|[}\]])|\Z)')
+_SPECIAL = re.compile(r'["\\]')
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -42,23 +43,22 @@ def _requote(text: str) -> str:
 def _string(text: str, position: int) -> tuple[str, int]:
     """The string whose first character is at ``position``, escaped anew, with its quotes; and where it ends."""
     out = ['"']
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
+    while special := _SPECIAL.search(text, position):
+        out.append(text[position : special.start()])
+        position = special.start()
+        if special[0] == "\\":
             escape = _ESCAPE.match(text, position)
             if escape and not (escape[0] == '\\"' and _CLOSES.match(text, escape.end())):
                 out.append(escape[0])
                 position = escape.end()
                 continue
             out.append("\\\\")
-        elif character == '"':
+        else:
             if _CLOSES.match(text, position + 1):
                 return "".join(out) + '"', position + 1
             out.append('\\"')
-        else:
-            out.append(character)
         position += 1
-    return "".join(out), position
+    return "".join(out) + text[position:], len(text)
 
 
 def redecode(value: Any) -> tuple[Any, int]:

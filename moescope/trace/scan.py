@@ -97,6 +97,8 @@ class _Reading:
     _open: bytes = b""
     """Part of an event, from ``_open_at`` on, that may continue in the next block."""
     _open_at: int = 0
+    _looked_through: int = 0
+    """How long it was when last it did not end: not before it is twice as long it is looked through again."""
     _tail: bytes | None = None
     """What follows the end of the list, once that is found."""
     _read_to: int = 0
@@ -145,13 +147,19 @@ class _Reading:
             data, offset, self._open = self._open + (bridge + data if data else b""), self._open_at, b""
         if not data and follows != "nothing":
             return
+        if follows == "part" and len(data) < 2 * self._looked_through:
+            self._keep_open(data, offset)
+            return
         mended = mend(data, offset, self.tables.faults, follows)
         self.tables.add(decode_block(mended.json()))
         if mended.ended:
             self._tail = data[mended.rest :]
         else:
-            self._open_at = offset + mended.rest
-            self._open = self.splitter.without_middle(data[mended.rest :], self._open_at)
+            self._keep_open(data[mended.rest :], offset + mended.rest)
+            self._looked_through = len(self._open)
+
+    def _keep_open(self, data: bytes, offset: int) -> None:
+        self._open, self._open_at = self.splitter.without_middle(data, offset), offset
 
 
 def _has_events(block: Block) -> bool:
