@@ -45,6 +45,7 @@ def fresh_page(browser: Browser, *, width: int = 1280, height: int = 900, dark: 
     """A page without history; console warnings and errors, page errors and dialogs are complaints."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
     page = context.new_page()
+    page.set_default_timeout(60_000)  # a machine may have much else to do
     watched = Watched(page)
     page.on("request", lambda request: watched.requests.append(request.url))
     page.on("pageerror", lambda error: watched.complaints.append(f"error: {error}"))

@@ -81,7 +81,7 @@ def visit(watched: Watched, address: str, path: str, wait_for: str) -> None:
 
 def until(watched: Watched, script: str) -> None:
     """Wait for ``script`` to hold; the page's policy forbids Playwright's own wait, an eval in the page."""
-    for _ in range(400):
+    for _ in range(1200):
         if watched.page.evaluate(script):
             return
         watched.page.wait_for_timeout(50)

@@ -50,7 +50,7 @@ def ready(*names: str, token: str | None = None) -> tuple[Runs, FlaskClient]:
 
 
 def wait_for(condition) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

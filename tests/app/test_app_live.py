@@ -166,7 +166,7 @@ def refresh(client: FlaskClient, shown: str | None, pathname: str = "/r/going/st
 
 
 def wait_for(condition) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -52,7 +52,7 @@ def test_serves_until_a_signal_whoever_holds_connections_open(number: int, tmp_p
             idle = [socket.create_connection((place.hostname, place.port)) for _ in range(300)]  # that never ask
             for one in idle[::2]:
                 one.sendall(b"GET / HTTP/1.1\r\nHost:")
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 assert answer.status == 200
                 assert "moescope" in answer.read().decode()
             for one in idle:
@@ -60,7 +60,7 @@ def test_serves_until_a_signal_whoever_holds_connections_open(number: int, tmp_p
         finally:
             process.send_signal(number)
             try:
-                process.wait(timeout=30)
+                process.wait(timeout=60)
             finally:
                 process.kill()
         assert process.returncode == 0  # a signal is how serving ends

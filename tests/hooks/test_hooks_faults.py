@@ -211,7 +211,7 @@ def test_a_flush_writes_what_has_ended(tmp_path: Path) -> None:
     assert steps == [0, 1]
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen"

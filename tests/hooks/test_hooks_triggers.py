@@ -188,7 +188,7 @@ def test_a_running_job_is_profiled_without_a_restart(tmp_path: Path, monkeypatch
     with observe(model, out=tmp_path, profile=Schedule(start=0, steps=1, on_signal=signal.SIGUSR2)) as obs:
         train_toy(model, obs, steps=2)
         os.kill(os.getpid(), signal.SIGUSR2)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not (tmp_path / "traces" / "rank0-w1.json.gz").exists() and time.monotonic() < until:
             train_toy(model, obs, steps=1)
             time.sleep(0.002)

@@ -30,7 +30,7 @@ def put(writer: TelemetryWriter, step: int) -> None:
     writer.put(lambda: rows)
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "the writer did not get there"

@@ -94,7 +94,7 @@ def test_prints_light_without_controls(browser: Browser, tmp_path: Path) -> None
 
 
 def until(watched: Watched, script: str) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         if watched.page.evaluate(script):
             return
         watched.page.wait_for_timeout(50)
