@@ -32,6 +32,8 @@ Follows = Literal["part", "event", "nothing"]
 _LOST = '{"ph":"D"}'
 _JOINED = 8
 """Pieces together that an event seldom exceeds: cuts may lie inside it."""
+_WINDOW = 1 << 16
+"""Characters to look for the end of a value in at first."""
 _LOOK_AHEAD = 16
 """Times a stretch's own length to look for the ends of values in all: a bracket that never closes takes in the rest."""
 _LONGEST_RUN = 4096
@@ -82,14 +84,6 @@ def _starts(text: str) -> Iterator[int]:
             yield match.start()
 
 
-def _begins_value(text: str) -> bool:
-    try:
-        _STRICT.raw_decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 @dataclass(slots=True)
 class _Mender:
     text: str
@@ -98,6 +92,7 @@ class _Mender:
     follows: Follows
     starts: list[int]
     out: Mended = field(default_factory=Mended)
+    invalid_to: int = -1
     looked_ahead: int = 0
     tried: int = 0
 
@@ -119,9 +114,19 @@ class _Mender:
 
     def _valid_run(self, position: int, piece: int, run: int) -> int:
         """How many pieces from ``position`` on are valid together: ``run`` or fewer, 0 where the first is not."""
-        while run and not are_events(self._piece(position, self._bound(piece + run - 1)).encode("latin-1")):
+        while run and not self._is_valid(position, self._bound(piece + run - 1)):
             run //= 4
         return run
+
+    def _is_valid(self, position: int, end: int) -> bool:
+        """Whether there are valid events from ``position`` to ``end``; not asked twice of the same piece's end, since
+        what is wrong usually lies behind the value that has been taken of it meanwhile."""
+        if end == self.invalid_to:
+            return False
+        valid = are_events(self._piece(position, end).encode("latin-1"))
+        if not valid:
+            self.invalid_to = end
+        return valid
 
     def _bound(self, piece: int) -> int:
         """Where the piece before start number ``piece`` ends."""
@@ -174,8 +179,9 @@ class _Mender:
             self.out.events.append(text)
         else:
             self._emit(value, position)
-        behind = self._piece(after, end).lstrip(" \t\r\n,")
-        if behind and not behind.startswith("]") and not _begins_value(behind):
+        gap = _GAP.match(self.text, after)
+        behind = gap.end() if gap else after
+        if behind < end and self.text[behind] != "]" and self._value(behind, end) is None:
             self._note("junk", after)
             return position + len(self._piece(position, end))
         return after
@@ -185,19 +191,21 @@ class _Mender:
 
         An error's place is told by lines, which takes as long as the text before it is: so no more of that than needed.
         """
-        text = self.text[position:enough]
-        try:
-            value, length = _STRICT.raw_decode(text)
-        except json.JSONDecodeError as error:
-            ends_early = error.pos >= len(text) - _CUT_NUMBER_OR_WORD or error.msg.startswith("Unterminated string")
-            if not ends_early or enough >= len(self.text) or self.looked_ahead > _LOOK_AHEAD * len(self.text):
+        end = min(enough, position + _WINDOW)
+        while True:
+            text = self.text[position:end]
+            try:
+                value, length = _STRICT.raw_decode(text)
+            except json.JSONDecodeError as error:
+                ends_early = error.pos >= len(text) - _CUT_NUMBER_OR_WORD or error.msg.startswith("Unterminated string")
+                if not ends_early or end >= len(self.text) or self.looked_ahead > _LOOK_AHEAD * len(self.text):
+                    return None
+                end = min(len(self.text), position + 8 * len(text))
+                self.looked_ahead += end - position
+            except (ValueError, RecursionError):
                 return None
-            further = min(len(self.text), position + 8 * len(text))
-            self.looked_ahead += further - position
-            return self._value(position, further)
-        except (ValueError, RecursionError):
-            return None
-        return value, position + length
+            else:
+                return value, position + length
 
     def _broken(self, position: int, end: int) -> int | None:
         if end == len(self.text) and self.follows == "part":

@@ -24,6 +24,9 @@ DAMAGE = {
     "no start of an event": '"args" "a" {"b" 1},',
     "backslashes": '{"ph": "X\\\\\\, "name": "\\"},',
     "not a number": '{"ph": NaN "X" nan, -inf}',
+    "other keys": '{"pp": "X", "nm": "n", "l": [{"a": 1}]}',
+    "other keys and commas": '{"pp": "X", "nm": "n", "l": [{"a": 1}]},',
+    "values": '1, "a", null, [2], {},',
     "opening brackets": "[[[[" * 30,
 }
 
@@ -68,7 +71,7 @@ def test_each_part_is_looked_at_a_bounded_number_of_times(
     damage: str, follows: mending.Follows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for separator in (",", ""):
-        data = separator.join([DAMAGE[damage]] * NUM).encode()
+        data = separator.join([DAMAGE[damage]] * NUM).encode() + b'{"pp" 1'
         monkeypatch.setattr(mending, "_TRIED", len(data))
         with monkeypatch.context() as patch:
             work = Work(patch)
