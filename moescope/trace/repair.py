@@ -8,15 +8,16 @@ from typing import Any
 
 _LENIENT = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_CLOSES = re.compile(r'\s*(?:[:}\]]|,\s*(?:["{\[\-0-9tfnNI]|[}\]])|\Z)')
+_CLOSES = re.compile(r'[\s\x00-\x1f]*(?:[:}\]]|,[\s\x00-\x1f]*(?:["{\[\-0-9tfnNI]|[}\]])|\Z)')
 _SPECIAL = re.compile(r'["\\]')
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def repair_object(text: str) -> tuple[dict[str, Any], str] | None:
     """The object that ``text`` was meant to be and what was mended; None when it stays unreadable."""
-    for mend, how in ((str, "control characters"), (_requote, "quotes, backslashes or commas")):
+    for mend, how in ((str, "control characters"), (_requote, "quotes, backslashes, commas or control characters")):
         try:
             value = _LENIENT.decode(mend(text))
         except (ValueError, RecursionError):
@@ -27,13 +28,14 @@ def repair_object(text: str) -> tuple[dict[str, Any], str] | None:
 
 
 def _requote(text: str) -> str:
-    """Escape quotes that end no string and backslashes that begin no escape; drop trailing commas."""
+    """Escape quotes that end no string and backslashes that begin no escape; drop trailing commas, and control
+    characters between strings."""
     out: list[str] = []
     position = 0
     while True:
         quote = text.find('"', position)
         outside = text[position:] if quote < 0 else text[position:quote]
-        out.append(_TRAILING_COMMA.sub("", outside))
+        out.append(_TRAILING_COMMA.sub("", _CONTROL.sub(" ", outside)))
         if quote < 0:
             return "".join(out)
         string, position = _string(text, quote + 1)

@@ -91,6 +91,7 @@ CONTENT = {
     "cut between events": (trace(K, K).rpartition("{")[0], f"{ONE} ! truncated"),
     "cut gzip": (gzip.compress(trace(*[K] * 9).encode(), 0)[:-200], f"{ONE}" + ", compute 1000+2000" * 5 + " ! dropped-events gzip-damaged truncated"),
     "control character": (trace(K).replace('"k"', '"k\x01"'), f"{ONE} ! repaired"),
+    "control character between fields": (trace(K).replace('"name"', '\x02"name"'), f"{ONE} ! repaired"),
     "unescaped quotes": (trace(K).replace('"k"', '"say "hi" to"'), f"{ONE} ! repaired"),
     "unescaped backslash": (trace(K).replace('"k"', '"C:\\dir\\"'), f"{ONE} ! repaired"),
     "invalid UTF-8": (trace(K).encode().replace(b'"k"', b'"k\xff"'), f"{ONE} ! bad-utf8"),
