@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,7 +52,8 @@ def launch_ranks(
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
-            elastic_launch(launcher, run_rank)(job)
+            with _signals_kept():
+                elastic_launch(launcher, run_rank)(job)
         except ChildFailedError as error:
             raise _explain(error, left_behind) from error
         except SignalException as stop:  # the launcher has stopped the ranks
@@ -59,6 +62,21 @@ def launch_ranks(
             raise MoescopeError(
                 f"stopped by {stop.sigval.name}", hint=left_behind, code="stopped", exit_code=ExitCode.INTERRUPTED
             ) from stop
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Take back the signals that the launcher handles and keeps, for a caller whose process goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    earlier = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _start_method(preload: Sequence[str]) -> str:

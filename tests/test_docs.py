@@ -172,7 +172,9 @@ def test_example_command_lines_are_valid(page: str, line: str) -> None:
     words = words[: next((i for i, word in enumerate(words) if word in ("|", ">")), len(words))]
     assert words[0] in COMMANDS, f"{page}: {line}"
     try:
-        load_command(words[0]).make_context(words[0], words[1:])
+        # Within the group, whose names of the help option a command keeps from its first context on.
+        parent = click.Context(cli, info_name="moescope", **cli.context_settings)
+        load_command(words[0]).make_context(words[0], words[1:], parent=parent)
     except click.ClickException as error:
         pytest.fail(f"{page}: {line}: {error.format_message()}")
 
