@@ -21,7 +21,7 @@ def main() -> int:
 def _ignore_interrupts() -> None:
     """The outcome is known and told: all that is left to do is to end the process."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
 
 
 if __name__ == "__main__":

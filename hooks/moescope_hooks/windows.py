@@ -102,11 +102,13 @@ class TraceWindows:
 
     def close(self, timeout_s: float = 300.0) -> None:
         """Stop recording and wait for the files."""
-        self.end_step()
-        if self.tracing:
-            self._stop()
-        if self._triggers is not None:
-            self._triggers.close()
+        try:
+            self.end_step()
+            if self.tracing:
+                self._stop()
+        finally:  # an interrupt meanwhile costs the trace, and is no reason to keep the signal
+            if self._triggers is not None:
+                self._triggers.close()
         for export in self._exports:
             if not export.wait(timeout_s):
                 self.gaps.add("a trace", f"not written within {timeout_s:.0f} s")

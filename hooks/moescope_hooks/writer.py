@@ -31,6 +31,10 @@ INTERRUPTED_WAIT_S = 10.0
 """How long an interrupt of :meth:`TelemetryWriter.close` waits for what is queued, which takes milliseconds."""
 
 
+_INTERRUPTS = 20
+"""More than anybody sends while a part is written."""
+
+
 class Gaps:
     """What telemetry lost and why: one warning for all, and a file of the details."""
 
@@ -80,6 +84,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _uninterrupted(write: Callable[[], None]) -> None:
+    """Call ``write`` until no Ctrl-C ends it: polars raises that in whichever thread it works for."""
+    for _ in range(_INTERRUPTS):
+        try:
+            return write()
+        except KeyboardInterrupt:
+            continue
+    return write()
 
 
 def _next_part(folder: Path, rank: int) -> int:
@@ -179,9 +193,11 @@ class TelemetryWriter:
         try:
             frame = pl.DataFrame(rows, schema=dict(PARTS[table]), orient="row")
             path = part_path(self.telemetry, table, self.rank, self._parts[table])
-            write_atomically(path, lambda beside: frame.write_parquet(beside, compression="zstd"))
+            _uninterrupted(
+                lambda: write_atomically(path, lambda beside: frame.write_parquet(beside, compression="zstd"))
+            )
             self._parts[table] += 1
-        except Exception as error:  # a full disk, a vanished path, or rows polars refuses
+        except (Exception, KeyboardInterrupt) as error:  # a full disk, a vanished path, or rows polars refuses
             steps = sorted({row["step"] for row in rows if "step" in row})
             which = f" of steps {steps[0]} to {steps[-1]}" if steps else ""
             self.gaps.add(f"{table}{which}", error)

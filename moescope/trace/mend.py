@@ -25,20 +25,30 @@ _GAP = re.compile(r"[\s,]*")
 _ENDS = re.compile(r"\}\s*\](?=\s*(?:[,}]|\Z))")
 # Begins with a literal, which the expression's engine finds ten times faster than what ignores case.
 _NOT_A_NUMBER = re.compile(r'(":(?<!\\":)\s*+)(-?(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?))(?=\s*[,}\]])')
-_STRICT = json.JSONDecoder(parse_float=str)
+_CONSTANT = re.compile(r"NaN|Infinity")
+_LONGEST_NUMBER = 4000
+"""Digits of an integer, of which Python takes 4300."""
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _LONGEST_NUMBER else text
+
+
+_STRICT = json.JSONDecoder(parse_float=str, parse_int=_integer, parse_constant=lambda _: "")
 Follows = Literal["part", "event", "nothing"]
 """What may follow a stretch: the rest of its last event, a new event, or nothing of the list."""
 
-_LOST = '{"ph":"D"}'
+LOST = '{"ph":"D"}'
 _JOINED = 8
 """Pieces together that an event seldom exceeds: cuts may lie inside it."""
-_WINDOW = 1 << 16
+_WINDOW = 1 << 13
 """Characters to look for the end of a value in at first."""
+_LEAST_LOOK_AHEAD = 8 << 20
 _LOOK_AHEAD = 16
 """Times a stretch's own length to look for the ends of values in all: a bracket that never closes takes in the rest."""
 _LONGEST_RUN = 4096
-_TRIED = 64 << 20
-"""Characters of a stretch to try to repair because the list may end behind them, all tries together."""
+_TRIED = 4 << 20
+"""Characters of a stretch's last piece to try to repair, or four times its length: the list may end anywhere."""
 _CUT_NUMBER_OR_WORD = 16
 """From the end of a text an error may lie, where it is an error only because the text ends there."""
 
@@ -48,7 +58,7 @@ class Mended:
     """What a stretch of the list came to."""
 
     events: list[str] = field(default_factory=list)
-    """Pieces of valid JSON, each one or more events separated by commas; ``_LOST`` stands for one that was lost."""
+    """Pieces of valid JSON, each one or more events separated by commas; ``LOST`` stands for one that was lost."""
     rest: int = 0
     """Where the part begins that may continue in the next stretch; if ``ended``, where the list's end is behind."""
     ended: bool = False
@@ -178,6 +188,8 @@ class _Mender:
         if are_events(text.encode("latin-1")):
             self.out.events.append(text)
         else:
+            if _CONSTANT.search(text):
+                self._note("not-a-number", position)
             self._emit(value, position)
         gap = _GAP.match(self.text, after)
         behind = gap.end() if gap else after
@@ -198,7 +210,8 @@ class _Mender:
                 value, length = _STRICT.raw_decode(text)
             except json.JSONDecodeError as error:
                 ends_early = error.pos >= len(text) - _CUT_NUMBER_OR_WORD or error.msg.startswith("Unterminated string")
-                if not ends_early or end >= len(self.text) or self.looked_ahead > _LOOK_AHEAD * len(self.text):
+                most = max(_LEAST_LOOK_AHEAD, _LOOK_AHEAD * len(self.text))
+                if not ends_early or end >= len(self.text) or self.looked_ahead > most:
                     return None
                 end = min(len(self.text), position + 8 * len(text))
                 self.looked_ahead += end - position
@@ -211,7 +224,7 @@ class _Mender:
         if end == len(self.text) and self.follows == "part":
             self.out.rest = position
             return None
-        for stop in chain(self._list_ends(position, end), (end,)):
+        for stop in chain(self._list_ends(position, end), self._whole(position, end)):
             piece_text = self._piece(position, stop)
             repaired = repair_object(piece_text)
             if repaired is not None:
@@ -225,29 +238,37 @@ class _Mender:
         if end < len(self.text):
             return
         for match in _ENDS.finditer(self.text, position):
-            self.tried += match.start() - position
-            if self.tried > _TRIED:
+            if not self._may_try(match.start() - position):
                 return
             yield match.start() + 1
+
+    def _whole(self, position: int, end: int) -> Iterator[int]:
+        """The end of a piece; of the last one, tried again behind each end of the list, not any number of times."""
+        if end < len(self.text) or self._may_try(end - position):
+            yield end
+
+    def _may_try(self, length: int) -> bool:
+        self.tried += length
+        return self.tried <= max(_TRIED, 4 * len(self.text))
 
     def _drop(self, position: int, end: int) -> int:
         last = _ENDS.search(self.text, position) if end == len(self.text) else None
         stop = last.start() + 1 if last else position + len(self._piece(position, end))
         lost = max(1, self.text.count('"ph"', position, stop))
         self._note("dropped-events", position, lost)
-        self.out.events += [_LOST] * lost
+        self.out.events += [LOST] * lost
         return stop
 
     def _emit(self, value: Any, position: int) -> None:
         if not isinstance(value, dict):
             self._note("not-an-event", position)
-            self.out.events.append(_LOST)
+            self.out.events.append(LOST)
             return
         try:
             event, bad = redecode(value)
         except RecursionError:
             self._note("dropped-events", position)
-            self.out.events.append(_LOST)
+            self.out.events.append(LOST)
             return
         if bad:
             self._note("bad-utf8", position, bad)

@@ -14,10 +14,10 @@ import polars as pl
 from moescope.trace.block import Block
 from moescope.trace.columns import RawTables
 from moescope.trace.crew import Crew
-from moescope.trace.decode import decode_block
+from moescope.trace.decode import NOT_DECODED, decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.interrupts import check
-from moescope.trace.mend import Follows, mend
+from moescope.trace.mend import LOST, Follows, Mended, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
 from moescope.trace.source import is_gzip
@@ -107,8 +107,8 @@ class _Reading:
         """Read every block; return what follows the list's end."""
         for piece, block in self._outcomes(crew):
             if block is not None and (self._tail is None or _has_events(block)):
-                self._resume()
                 self._mend(b"", piece.offset, "event")
+                self._resume()
                 self.tables.add(block)
             else:
                 data = piece.read()
@@ -151,12 +151,27 @@ class _Reading:
             self._keep_open(data, offset)
             return
         mended = mend(data, offset, self.tables.faults, follows)
-        self.tables.add(decode_block(mended.json()))
+        self._add(mended, offset)
         if mended.ended:
             self._tail = data[mended.rest :]
         else:
             self._keep_open(data[mended.rest :], offset + mended.rest)
             self._looked_through = len(self._open)
+
+    def _add(self, mended: Mended, offset: int) -> None:
+        """Append what was mended; where all together are refused, what each is on its own."""
+        try:
+            self.tables.add(decode_block(mended.json()))
+            return
+        except NOT_DECODED:
+            pass
+        for event in mended.events:
+            try:
+                block = decode_block(Mended([event]).json())
+            except NOT_DECODED:
+                self.tables.faults.note("dropped-events", f"byte {offset:,} or later")
+                block = decode_block(Mended([LOST]).json())
+            self.tables.add(block)
 
     def _keep_open(self, data: bytes, offset: int) -> None:
         self._open, self._open_at = self.splitter.without_middle(data, offset), offset

@@ -27,6 +27,7 @@ DAMAGE = {
     "other keys": '{"pp": "X", "nm": "n", "l": [{"a": 1}]}',
     "other keys and commas": '{"pp": "X", "nm": "n", "l": [{"a": 1}]},',
     "values": '1, "a", null, [2], {},',
+    "keys of the list's neighbours": '}],"x":{"ph":x',
     "opening brackets": "[[[[" * 30,
 }
 
@@ -72,7 +73,8 @@ def test_each_part_is_looked_at_a_bounded_number_of_times(
 ) -> None:
     for separator in (",", ""):
         data = separator.join([DAMAGE[damage]] * NUM).encode() + b'{"pp" 1'
-        monkeypatch.setattr(mending, "_TRIED", len(data))
+        monkeypatch.setattr(mending, "_TRIED", 0)
+        monkeypatch.setattr(mending, "_LEAST_LOOK_AHEAD", 0)
         with monkeypatch.context() as patch:
             work = Work(patch)
             mend(data, 0, Faults(), follows)
@@ -104,3 +106,41 @@ def test_a_value_longer_than_eight_parts_is_taken_whole() -> None:
     assert [e["ph"] for e in json.loads(mended.json())] == ["D", "X", "D", "X"]
     assert len(json.loads(mended.json())[1]["args"]["l"]) == 301
     assert faults.counts == {"dropped-events": 2, "truncated": 1}
+
+
+NUMBERS = event("kernel", "1", "1", name="a", args={"l": [{"name": 1}, {"name": 2}], "n": 7}).replace(
+    "7}", "9" * 5000 + "}"
+)
+UNCLOSED = ",".join([ONE.replace("2]", "2", 1).rstrip("}")] * 40)
+MANY = event("kernel", "1", "1", args={"l": [{"name": n} for n in range(20)]})
+
+
+@pytest.mark.parametrize(
+    ("events", "height", "counts"),
+    [
+        ([event("kernel", "1", "1", args={"x": 5}).replace("5", "[NaN]")], 1, {"not-a-number": 1}),
+        ([NUMBERS, '{"ph":x}', ONE], 2, {"dropped-events": 1}),
+        ([UNCLOSED, MANY, ONE], 2, {"dropped-events": 40}),
+        ([UNCLOSED, MANY, '{"ph":x}', ONE], 2, {"dropped-events": 41}),
+    ],
+)
+def test_what_can_be_read_beside_damage_is_read(
+    events: list[str], height: int, counts: dict[str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "t.json").write_text('{"traceEvents": [' + ", ".join(events) + "]}")
+    found = scanning.scan(tmp_path / "t.json")
+    assert found is not None
+    assert (found.events.height, found.faults.counts) == (height, counts)
+
+
+@pytest.mark.parametrize("block_bytes", [230, 256, 300, 4096])
+def test_a_bracket_in_what_was_held_back_ends_no_list(block_bytes: int, tmp_path: Path) -> None:
+    deep = "[" * 9 + '{"name": 1}, {"name": 2}' + "]" * 4 + "\x05" + "]" * 4
+    first = f'{{"ph": "X", "name": "a", "ts": 0, "dur": 1, "args": {{"p": "{"x" * 140}", "deep": {deep}}}}}'
+    (tmp_path / "t.json").write_text(
+        f'{{"traceEvents": [{first},{ONE},{ONE}],"otherData":[{{"id":1}},{{"id":2}}],"displayTimeUnit":"ms"}}'
+    )
+    found = scanning.scan(tmp_path / "t.json", block_bytes=block_bytes)
+    assert found is not None
+    assert found.events.height >= 2
+    assert found.faults.counts
