@@ -8,10 +8,8 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +18,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moescope.errors import DataMissingError, ExitCode, InputUnreadableError, MoescopeError
+from moescope.signals import signals_kept
+
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that torch's launcher handles, and does not give back."""
 
 
 def under_torchrun() -> bool:
@@ -52,7 +54,7 @@ def launch_ranks(
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
-            with _signals_kept():
+            with signals_kept(*_TAKEN):
                 elastic_launch(launcher, run_rank)(job)
         except ChildFailedError as error:
             raise _explain(error, left_behind) from error
@@ -62,21 +64,6 @@ def launch_ranks(
             raise MoescopeError(
                 f"stopped by {stop.sigval.name}", hint=left_behind, code="stopped", exit_code=ExitCode.INTERRUPTED
             ) from stop
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Take back the signals that the launcher handles and keeps, for a caller whose process goes on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    earlier = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _start_method(preload: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ LEFT_OF = {
     "app": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "whatif": {"trace", "telemetry", "align", "attribution", "findings", "views"},
     "crosscheck": {"trace", "attribution"},
+    "launch": {"signals"},
     "trainer": {"hooks", "telemetry", "launch"},
     "simulate": {"hooks", "trace"},
     "baseline": {"hooks", "launch"},

@@ -29,8 +29,6 @@ log = logging.getLogger("moescope")
 
 INTERRUPTED_WAIT_S = 10.0
 """How long an interrupt of :meth:`TelemetryWriter.close` waits for what is queued, which takes milliseconds."""
-
-
 _INTERRUPTS = 20
 """More than anybody sends while a part is written."""
 

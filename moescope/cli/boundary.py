@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TextIO
 
@@ -22,6 +22,7 @@ import click
 
 from moescope.cli.text import printable
 from moescope.errors import ExitCode, MoescopeError
+from moescope.signals import signals_kept
 
 Command = Callable[[], object]
 
@@ -90,22 +91,12 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@contextmanager
-def interrupts_ignored() -> Iterator[None]:
+def interrupts_ignored() -> AbstractContextManager[None]:
     """Without signals that end a command: all that is left to do is to say what happened.
 
-    Afterwards they are as they were, for a caller whose process goes on and for the processes it starts.
+    Handled by nothing, not ignored: of one that came just before, Python would tell that it cannot be handled.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # Handled by nothing, not ignored: of one that came just before, Python would tell that it cannot be handled.
-    earlier = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    return signals_kept(signal.SIGINT, signal.SIGTERM, handler=lambda *_: None)
 
 
 def report(code: str, message: str, hint: str, *, as_json: bool) -> None:

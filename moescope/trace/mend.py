@@ -1,8 +1,9 @@
 """A stretch of the event list that is not valid JSON -> the events that can be read, as valid JSON.
 
 The stretch is cut wherever an event seems to begin. Runs of pieces that are valid together are kept as they are; a
-piece that is not is joined with the next ones (the cut may lie inside an event), else repaired, else dropped. Every
-repair and every loss is counted, with the byte offset of the first.
+piece that is not is read on into the next ones (the cut may lie inside an event), else repaired, else dropped. Every
+repair and every loss is counted, with the byte offset of the first. However long the damage, each part is looked at a
+bounded number of times.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _GAP = re.compile(r"[\s,]*")
 _ENDS = re.compile(r"\}\s*\](?=\s*(?:[,}]|\Z))")
 # Begins with a literal, which the expression's engine finds ten times faster than what ignores case.
 _NOT_A_NUMBER = re.compile(r'(":(?<!\\":)\s*+)(-?(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?))(?=\s*[,}\]])')
-_CONSTANT = re.compile(r"NaN|Infinity")
+_CONSTANT = re.compile(r"(?<=[\[,\s-])(?:NaN|Infinity)(?=\s*[,\]])")
+"""One that is an element of a list, where it stays until the list is decoded."""
 _LONGEST_NUMBER = 4000
 """Digits of an integer, of which Python takes 4300."""
 
