@@ -1,6 +1,6 @@
 """How fast and in how much memory traces become a store, beside two yardsticks.
 
-    python benchmarks/reader.py                                  # 200 MB of each trace in --traces, two processes
+    python benchmarks/reader.py                                  # 200 MB of each of three traces, two workers
     python benchmarks/reader.py --hta /path/to/venv/bin/python   # with HolisticTraceAnalysis from another environment
     python benchmarks/reader.py --mb 0 --large-mb 3500 --ranks 64    # no table; a file of 10 M events, up to 64 ranks
 
@@ -9,8 +9,7 @@ Every figure is the best, and below it the median, of ``--repeats`` runs, each i
 its yardstick: ``orjson.loads`` of the same bytes without garbage collection (what only parsing into Python objects
 costs), and loading with HolisticTraceAnalysis, twice. ``ratio`` is ours over orjson's; ``speed-up`` is
 HolisticTraceAnalysis' over ours. Memory is the largest sum of the proportional set sizes of all processes of a run,
-in runs of their own beside those of the table: looking for it every 20 ms takes a tenth of the time from those who use
-both processors.
+in runs of their own: looking for it every 20 ms would slow a timed run by a tenth.
 """
 
 from __future__ import annotations
@@ -77,13 +76,20 @@ class Run:
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--traces", type=Path, default=Path(__file__).parents[2] / "shared" / "traces")
-    options.add_argument("--mb", type=int, default=200)
-    options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--large-mb", type=int, default=0)
-    options.add_argument("--ranks", type=int, default=0)
-    options.add_argument("--hta", type=Path)
+    add = options.add_argument
+    folder = Path(__file__).parents[2] / "shared" / "traces"
+    add(
+        "--traces",
+        type=Path,
+        default=folder,
+        help=f"holds the folders {', '.join(TRACES)}, one .json.gz each; {folder}",
+    )
+    add("--mb", type=int, default=200, help="size of each trace of the table, 200; 0 leaves the table out")
+    add("--workers", type=int, default=2, help="to read with, 2")
+    add("--repeats", type=int, default=3, help="runs of each, 3")
+    add("--large-mb", type=int, default=0, help="also read one file of this size; 0, the default, leaves it out")
+    add("--ranks", type=int, default=0, help="also read folders of 1, 4, 16 ... up to so many ranks; 0 leaves them out")
+    add("--hta", type=Path, help="a Python that can import HolisticTraceAnalysis; without it there is no speed-up")
     chosen = options.parse_args()
     if chosen.mb:
         _require(sys.executable, "orjson", "pip install -e '.[dev]'")

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from moescope.trace.model import Problem
 
 _GONE = "their time and their communication are missing from every sum"
-_DOUBTFUL = "from the damage on events are missing or hold wrong values: times, waits and sums may be wrong"
+_DOUBTFUL = (
+    "from the damage on, which may lie anywhere before the place where it was noticed, events are missing or hold "
+    "wrong values: times, waits and sums may be wrong"
+)
 _CUT = "what came after is missing: times, waits and sums cover only the part before"
 
 
@@ -79,7 +82,9 @@ SORTS: dict[str, Sort] = {
     "repaired": Sort("events repaired", "names of these events may differ from what was recorded", False),
     "not-a-number": Sort("values that are NaN or infinite", "these values were left out", False),
     "bad-utf8": Sort("strings that are not valid UTF-8", "the bad bytes read as U+FFFD", False),
-    "separators": Sort("commas or brackets too many or too few between events", "none: the events were read", False),
+    "separators": Sort(
+        "commas or brackets too many or too few between events", "no effect: the events were read", False
+    ),
     "early-kernels": Sort(
         "device events that start before the call that launched them",
         "recorded times are kept; the delay from launch to start counts as zero",

@@ -50,7 +50,7 @@ _LOOK_AHEAD = 16
 """Times a stretch's own length to look for the ends of values in all: a bracket that never closes takes in the rest."""
 _LONGEST_RUN = 4096
 _TRIED = 4 << 20
-"""Characters of a stretch's last piece to try to repair, or four times its length: the list may end anywhere."""
+"""Characters of a stretch's last piece to try to repair beyond its own length: the list may end anywhere in it."""
 _CUT_NUMBER_OR_WORD = 16
 """From the end of a text an error may lie, where it is an error only because the text ends there."""
 
@@ -251,7 +251,7 @@ class _Mender:
 
     def _may_try(self, length: int) -> bool:
         self.tried += length
-        return self.tried <= max(_TRIED, 4 * len(self.text))
+        return self.tried <= _TRIED + len(self.text)
 
     def _drop(self, position: int, end: int) -> int:
         last = _ENDS.search(self.text, position) if end == len(self.text) else None

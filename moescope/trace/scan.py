@@ -58,7 +58,7 @@ def scan(
     if splitter.oversized:
         faults.note("oversized", f"byte {splitter.oversized[0]:,}", len(splitter.oversized))
     if splitter.fault:
-        faults.note("gzip-damaged", f"byte {splitter.num_bytes:,} of the content", detail=splitter.fault)
+        faults.note("gzip-damaged", f"noticed at byte {splitter.num_bytes:,} of the content", detail=splitter.fault)
     nothing = sum(faults.counts.get(code, 0) for code in ("unknown-phase", "not-an-event", "dropped-events"))
     if not splitter.found or not (tables.num_recorded > nothing or splitter.has_key):
         return None
