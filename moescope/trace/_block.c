@@ -28,6 +28,9 @@ enum { CATEGORY, NAME, DIMS, TYPES, VALUES, NUM_WORDS };
 /* What is kept of some events as a stretch of text. */
 enum { COMM, MEMORY, LABELS, SPANS, NUM_STRETCHES };
 
+/* What a member of an event or of its arguments is: a column of numbers by its own number, or one of these. */
+enum { ROLE_WORD = NUM_SLOTS, ROLE_TEXT = ROLE_WORD + NAME + 1, ROLE_PHASE = ROLE_TEXT + NUM_WORDS, ROLE_ARGUMENTS, ROLE_COLLECTIVE, ROLE_OTHER, ROLE_CLOSE };
+
 /* What a field of the event at hand holds. TEXT is read by the caller; ODD can be no number. */
 enum { ABSENT, NUMBER, TEXT, ODD };
 
@@ -35,6 +38,9 @@ static const int64_t NO_VALUE = INT64_MIN;
 static const uint32_t NO_WORD = UINT32_MAX;
 static const int64_t LARGEST_US = 4000000000000000; /* year 2096, as in decimals.py */
 enum { DEEPEST = 60, MOST_TRIES = 200 /* names made to collide must not cost hours */ };
+enum { LONGEST_GLUE = 64, MOST_GLUES = 128, NUM_NEXT = 4 };
+/* Where an event and its arguments begin, and where what stands there is not among the glues. */
+enum { EVENT_START, ARGUMENTS_START, NO_GLUE, NUM_STARTS };
 
 typedef struct {
     unsigned char *data;
@@ -49,6 +55,13 @@ typedef struct {
 typedef struct {
     At start, end;
 } Span;
+
+/* What stands between two values of an object, the key of the second included, as it was met before: profilers write
+   the same over and over, and comparing it takes less than reading it. */
+typedef struct {
+    unsigned char text[LONGEST_GLUE], mask[LONGEST_GLUE]; /* mask: 255 for each character of the text, then 0 */
+    unsigned char size, role, next[NUM_NEXT]; /* next: what followed the value behind it, 0 for nothing yet */
+} Glue;
 
 typedef struct {
     At first, last;
@@ -66,26 +79,32 @@ typedef struct {
     unsigned char phase, kind_of[NUM_WORDS];
     Span word[NUM_WORDS];
     bool has_word[NUM_WORDS], is_collective, has_args, has_odd_args;
+    Glue glues[MOST_GLUES];
+    int num_glues;
 } Scan;
 
 /* ---------------------------------------------------------------------------------------------------- memory */
 
-static bool put(Pile *pile, const void *data, size_t size) {
-    if (pile->size + size > pile->room) {
-        size_t room = 2 * pile->room + size + 4096;
-        unsigned char *grown = realloc(pile->data, room);
-        if (!grown) return false;
-        pile->data = grown;
-        pile->room = room;
-    }
+static bool grow(Pile *pile) {
+    size_t room = 2 * pile->room + 4096;
+    unsigned char *grown = realloc(pile->data, room);
+    if (!grown) return false;
+    pile->data = grown;
+    pile->room = room;
+    return true;
+}
+
+/* Append a few bytes. */
+static inline bool put(Pile *pile, const void *data, size_t size) {
+    if (pile->size + size > pile->room && !grow(pile)) return false;
     memcpy(pile->data + pile->size, data, size);
     pile->size += size;
     return true;
 }
 
-static bool put_byte(Pile *pile, unsigned char value) { return put(pile, &value, 1); }
+static inline bool put_byte(Pile *pile, unsigned char value) { return put(pile, &value, 1); }
 
-static bool put_number(Pile *pile, uint32_t value) { return put(pile, &value, sizeof value); }
+static inline bool put_number(Pile *pile, uint32_t value) { return put(pile, &value, sizeof value); }
 
 /* Room for as many rows as the text can hold. Of the memory only what is used is ever touched, and since it is one
    large piece the C library keeps it at hand for the next block. */
@@ -110,17 +129,29 @@ static void release(Scan *scan) {
 
 /* ------------------------------------------------------------------------------------------- different texts */
 
+static inline uint64_t word_at(At at) {
+    uint64_t word;
+    memcpy(&word, at, 8);
+    return word;
+}
+
+/* Of two halves that do not wait for each other. */
 static uint32_t hash_of(At text, size_t size) {
-    uint64_t hash = size * 0x9E3779B97F4A7C15u, part;
-    for (; size >= 8; text += 8, size -= 8) {
-        memcpy(&part, text, 8);
-        hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 29;
+    uint64_t one = size * 0x9E3779B97F4A7C15u, other = 0x2545F4914F6CDD1Du;
+    for (; size >= 16; text += 16, size -= 16) {
+        one = (one ^ word_at(text)) * 0x9E3779B97F4A7C15u;
+        other = (other ^ word_at(text + 8)) * 0xD6E8FEB86659FD93u;
+        one ^= one >> 29;
+        other ^= other >> 31;
     }
-    part = 0;
-    memcpy(&part, text, size);
-    hash = (hash ^ part) * 0xD6E8FEB86659FD93u;
-    return (uint32_t)(hash >> 32);
+    if (size >= 8) {
+        one = (one ^ word_at(text)) * 0x9E3779B97F4A7C15u;
+        one ^= one >> 29;
+        text += 8, size -= 8;
+    }
+    uint64_t rest = 0;
+    for (; size; size--) rest = rest << 8 | *text++;
+    return (uint32_t)(((one ^ rest) * 0xD6E8FEB86659FD93u ^ (other ^ other >> 29) * 0x9E3779B97F4A7C15u) >> 32);
 }
 
 static bool rehash(Words *words, At first) {
@@ -178,7 +209,18 @@ static bool put_word(Words *words, At first, Span text) {
 
 /* ---------------------------------------------------------------------------------- JSON: NULL where it is not */
 
-static inline At blanks(At at) {
+static inline At blanks(const Scan *scan, At at) {
+    if (*at > ' ') return at;
+#ifdef __SSE2__
+    while (scan->last - at >= 16) {
+        __m128i part = _mm_loadu_si128((const __m128i *)at);
+        __m128i lines = _mm_or_si128(_mm_cmpeq_epi8(part, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(part, _mm_set1_epi8('\r')));
+        __m128i spaces = _mm_or_si128(_mm_cmpeq_epi8(part, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(part, _mm_set1_epi8('\t')));
+        int others = _mm_movemask_epi8(_mm_or_si128(lines, spaces)) ^ 0xFFFF;
+        if (others) return at + __builtin_ctz((unsigned)others);
+        at += 16;
+    }
+#endif
     while (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t') at++;
     return at;
 }
@@ -256,8 +298,8 @@ static At literal_end(Scan *scan, At at) {
 /* The value behind the key, at whose quote `at` is. */
 static inline At key_end(Scan *scan, At at) {
     if (*at != '"' || !(at = string_end(scan, at + 1))) return NULL;
-    at = blanks(at + 1);
-    return *at == ':' ? blanks(at + 1) : NULL;
+    at = blanks(scan, at + 1);
+    return *at == ':' ? blanks(scan, at + 1) : NULL;
 }
 
 static At value_end(Scan *scan, At at) {
@@ -269,11 +311,11 @@ static At value_end(Scan *scan, At at) {
             if (!(at = string_end(scan, at + 1))) return NULL;
             at++;
         } else if (*at == '{') {
-            at = blanks(at + 1);
+            at = blanks(scan, at + 1);
             if (*at == '}') at++;
             else opened = true, objects = objects << 1 | 1;
         } else if (*at == '[') {
-            at = blanks(at + 1);
+            at = blanks(scan, at + 1);
             if (*at == ']') {
                 if (at++ == scan->last) return NULL;
             } else opened = true, objects <<= 1;
@@ -285,12 +327,12 @@ static At value_end(Scan *scan, At at) {
             continue;
         }
         for (; depth; depth--, objects >>= 1) {
-            at = blanks(at);
+            at = blanks(scan, at);
             if (*at == ',') break;
             if (*at != (objects & 1 ? '}' : ']') || at++ == scan->last) return NULL;
         }
         if (!depth) return at;
-        at = blanks(at + 1);
+        at = blanks(scan, at + 1);
         if ((objects & 1) && !(at = key_end(scan, at))) return NULL;
     }
 }
@@ -337,16 +379,69 @@ static bool nanoseconds(At at, At end, int64_t *value) {
     return true;
 }
 
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+/* How many of the eight characters at `at` are digits before the first that is none, and the number these make. */
+static inline int digits(At at, int64_t *value) {
+    uint64_t text;
+    memcpy(&text, at, 8);
+    uint64_t others = ((text ^ 0x3030303030303030u) + 0x0606060606060606u) | (text ^ 0x3030303030303030u);
+    others &= 0xF0F0F0F0F0F0F0F0u;
+    int count = others ? __builtin_ctzll(others) / 8 : 8;
+    if (!count) return 0;
+    text = (text & 0x0F0F0F0F0F0F0F0Fu) << (64 - 8 * count); /* as many digits, with zeros before them */
+    text = text * 10 + (text >> 8);
+    *value = (int64_t)(((text & 0x000000FF000000FFu) * 0x000F424000000064u +
+                        ((text >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u) >> 32);
+    return count;
+}
+
+/* Read a number as it usually is, of less than 16 digits, and for times up to three behind the point; where it ends,
+   or NULL where it is another. */
+static inline At usual_number(Scan *scan, At at, bool is_time, int64_t *value) {
+    static const int64_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
+    if (scan->last - at < 32) return NULL;
+    int64_t sum = 0, more;
+    int count = digits(at, &sum);
+    if (!count || (*at == '0' && count > 1)) return NULL;
+    at += count;
+    if (count == 8 && (count = digits(at, &more))) {
+        if (count == 8) return NULL;
+        sum = sum * powers[count] + more;
+        at += count;
+    }
+    if (is_time) {
+        sum *= 1000;
+        if (*at == '.') {
+            count = digits(++at, &more);
+            if (!count || count > 3) return NULL;
+            sum += more * powers[3 - count];
+            at += count;
+        }
+    }
+    if (*at == '.' || *at == 'e' || *at == 'E') return NULL;
+    *value = sum;
+    return at;
+}
+#else
+static At usual_number(Scan *scan, At at, bool is_time, int64_t *value) {
+    return (void)scan, (void)at, (void)is_time, (void)value, NULL;
+}
+#endif
+
 /* Read the value of a column of numbers. */
 static At number_field(Scan *scan, int slot, At at) {
     bool is_time = slot == TS || slot == DUR;
     Span text = {at, at};
     if (scan->kinds[slot] != ABSENT) return NULL;
+    At end = usual_number(scan, at, is_time, &scan->values[slot]);
+    if (end) {
+        scan->kinds[slot] = NUMBER;
+        return end;
+    }
     scan->kinds[slot] = TEXT;
     if (*at == '"') {
         scan->escaped = false;
-        At end = string_end(scan, at + 1);
-        if (!end) return NULL;
+        if (!(end = string_end(scan, at + 1))) return NULL;
         text.end = at = end + 1;
         if (!scan->escaped && (is_time ? nanoseconds : integer)(text.start + 1, end, &scan->values[slot]))
             scan->kinds[slot] = NUMBER;
@@ -390,62 +485,153 @@ static At text_field(Scan *scan, int column, At at) {
     return end;
 }
 
-/* Reads the value at `at` of a member of an object; where it ends. */
-typedef At (*Member)(Scan *scan, At key, size_t size, At at);
-
-/* Read the object at `at`, its members by `read`; where it ends. Keys with escapes are not for here. */
-static inline At members(Scan *scan, At at, Member read) {
-    if (*at != '{') return NULL;
-    at = blanks(at + 1);
-    if (*at == '}') return at + 1;
-    for (;;) {
-        At key = at + 1;
-        scan->escaped = false;
-        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return NULL;
-        size_t size = (size_t)(at - key);
-        at = blanks(at + 1);
-        if (*at != ':' || !(at = read(scan, key, size, blanks(at + 1)))) return NULL;
-        at = blanks(at);
-        if (*at == '}') return at + 1;
-        if (*at != ',') return NULL;
-        at = blanks(at + 1);
-    }
-}
-
 #define IS(text) (size == sizeof(text) - 1 && !memcmp(key, text, sizeof(text) - 1))
 
-static At argument(Scan *scan, At key, size_t size, At at) {
+static int role_of_argument(At key, size_t size) {
     switch (*key) {
     case 'E':
-        if (IS("External id")) return number_field(scan, EXTERNAL, at);
+        if (IS("External id")) return EXTERNAL;
         break;
     case 'e':
-        if (IS("external id")) return number_field(scan, EXTERNAL_OLD, at);
+        if (IS("external id")) return EXTERNAL_OLD;
         break;
     case 'd':
-        if (IS("device")) return number_field(scan, DEVICE, at);
+        if (IS("device")) return DEVICE;
         break;
     case 's':
-        if (IS("stream")) return number_field(scan, STREAM, at);
+        if (IS("stream")) return STREAM;
         break;
     case 'b':
-        if (IS("bytes")) return number_field(scan, BYTES, at);
+        if (IS("bytes")) return BYTES;
         break;
     case 'c':
-        if (IS("correlation")) return number_field(scan, CORRELATION, at);
+        if (IS("correlation")) return CORRELATION;
         break;
     case 'I':
-        if (IS("Input Dims")) return text_field(scan, DIMS, at);
-        if (IS("Input type")) return text_field(scan, TYPES, at);
+        if (IS("Input Dims")) return ROLE_TEXT + DIMS;
+        if (IS("Input type")) return ROLE_TEXT + TYPES;
         break;
     case 'C':
-        if (IS("Concrete Inputs")) return text_field(scan, VALUES, at);
-        if (IS("Collective name")) {
-            if (scan->is_collective) return NULL;
-            scan->is_collective = true;
-        }
+        if (IS("Concrete Inputs")) return ROLE_TEXT + VALUES;
+        if (IS("Collective name")) return ROLE_COLLECTIVE;
         break;
     }
+    return ROLE_OTHER;
+}
+
+static int role_of_field(At key, size_t size) {
+    switch (*key) {
+    case 'p':
+        if (IS("ph")) return ROLE_PHASE;
+        if (IS("pid")) return PID;
+        break;
+    case 't':
+        if (IS("ts")) return TS;
+        if (IS("tid")) return TID;
+        break;
+    case 'd':
+        if (IS("dur")) return DUR;
+        break;
+    case 'c':
+        if (IS("cat")) return ROLE_WORD + CATEGORY;
+        break;
+    case 'n':
+        if (IS("name")) return ROLE_WORD + NAME;
+        break;
+    case 'a':
+        if (IS("args")) return ROLE_ARGUMENTS;
+        break;
+    }
+    return ROLE_OTHER;
+}
+
+/* Whether `glue` stands at `at`, where there are LONGEST_GLUE characters. */
+static inline bool stands_at(const Glue *glue, At at) {
+#ifdef __SSE2__
+    for (int i = 0; i < glue->size; i += 16) {
+        __m128i differs = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(at + i)), _mm_loadu_si128((const __m128i *)(glue->text + i)));
+        differs = _mm_and_si128(differs, _mm_loadu_si128((const __m128i *)(glue->mask + i)));
+        if (_mm_movemask_epi8(_mm_cmpeq_epi8(differs, _mm_setzero_si128())) != 0xFFFF) return false;
+    }
+    return true;
+#else
+    return !memcmp(glue->text, at, glue->size);
+#endif
+}
+
+/* The number of the glue at `at` among those that followed `before`; NO_GLUE where it is none of them. */
+static inline int known_glue(const Scan *scan, int before, At at) {
+    if (scan->last - at < LONGEST_GLUE) return NO_GLUE;
+    for (int i = 0; i < NUM_NEXT; i++) {
+        int next = scan->glues[before].next[i];
+        if (!next) break;
+        if (stands_at(&scan->glues[next], at)) return next;
+    }
+    return NO_GLUE;
+}
+
+/* Remember that the characters from `start` to `end` followed `before`; the number of this glue, or NO_GLUE. */
+static int learn_glue(Scan *scan, int before, At start, At end, int role) {
+    if (before == NO_GLUE || end - start > LONGEST_GLUE) return NO_GLUE;
+    unsigned char *next = scan->glues[before].next;
+    int place = 0;
+    while (place < NUM_NEXT - 1 && next[place]) place++;
+    if (!next[place]) {
+        if (scan->num_glues == MOST_GLUES) return NO_GLUE;
+        next[place] = (unsigned char)scan->num_glues++;
+    }
+    Glue *glue = &scan->glues[next[place]];
+    memset(glue, 0, sizeof *glue);
+    glue->size = (unsigned char)(end - start);
+    glue->role = (unsigned char)role;
+    memcpy(glue->text, start, glue->size);
+    memset(glue->mask, 255, glue->size);
+    return next[place];
+}
+
+/* Find the member that follows `*before`, of an object that began with the glue `first`: its role, and in `*at` where
+   its value begins, or behind the object at its end. -1 where it is none. Keys with escapes are not for here. */
+static inline int next_member(Scan *scan, At *place, int *before, int first, int (*role_of)(At, size_t)) {
+    At at = *place, start = at;
+    int known = known_glue(scan, *before, at), role = scan->glues[known].role;
+    if (known != NO_GLUE) {
+        *before = known;
+        at += scan->glues[known].size;
+        *place = role == ROLE_CLOSE ? at : blanks(scan, at);
+        return role;
+    }
+    at = blanks(scan, at);
+    if (*at == '}') {
+        role = ROLE_CLOSE;
+        at++;
+    } else {
+        if (*before != first) {
+            if (*at != ',') return -1;
+            at = blanks(scan, at + 1);
+        }
+        At key = at + 1;
+        scan->escaped = false;
+        if (*at != '"' || !(at = string_end(scan, key)) || scan->escaped) return -1;
+        role = role_of(key, (size_t)(at - key));
+        at = blanks(scan, at + 1);
+        if (*at != ':') return -1;
+        at = blanks(scan, at + 1);
+    }
+    *before = learn_glue(scan, *before, start, at, role);
+    *place = at;
+    return role;
+}
+
+/* Where the value ends; most that nobody asks for are numbers. */
+static inline At skipped(Scan *scan, At at) {
+    int64_t value;
+    At end = usual_number(scan, at, false, &value);
+    return end ? end : value_end(scan, at);
+}
+
+static At collective_name(Scan *scan, At at) {
+    if (scan->is_collective) return NULL;
+    scan->is_collective = true;
     return value_end(scan, at);
 }
 
@@ -456,37 +642,37 @@ static At arguments(Scan *scan, At at) {
         scan->has_odd_args = *at != 'n';
         return value_end(scan, at);
     }
-    return members(scan, at, argument);
+    at++;
+    for (int before = ARGUMENTS_START, role; at;) {
+        if ((role = next_member(scan, &at, &before, ARGUMENTS_START, role_of_argument)) < 0) return NULL;
+        if (role == ROLE_CLOSE) break;
+        if (role < NUM_SLOTS) at = number_field(scan, role, at);
+        else if (role == ROLE_OTHER) at = skipped(scan, at);
+        else if (role == ROLE_COLLECTIVE) at = collective_name(scan, at);
+        else at = text_field(scan, role - ROLE_TEXT, at);
+    }
+    return at;
 }
 
-static At field(Scan *scan, At key, size_t size, At at) {
-    switch (*key) {
-    case 'p':
-        if (IS("ph")) {
-            if (scan->phase || scan->last - at < 3 || *at != '"' || at[1] == '\\' || at[2] != '"') return NULL;
-            scan->phase = at[1];
-            return at + 3;
-        }
-        if (IS("pid")) return number_field(scan, PID, at);
-        break;
-    case 't':
-        if (IS("ts")) return number_field(scan, TS, at);
-        if (IS("tid")) return number_field(scan, TID, at);
-        break;
-    case 'd':
-        if (IS("dur")) return number_field(scan, DUR, at);
-        break;
-    case 'c':
-        if (IS("cat")) return word_field(scan, CATEGORY, at);
-        break;
-    case 'n':
-        if (IS("name")) return word_field(scan, NAME, at);
-        break;
-    case 'a':
-        if (IS("args")) return arguments(scan, at);
-        break;
+static At phase(Scan *scan, At at) {
+    if (scan->phase || scan->last - at < 3 || *at != '"' || at[1] == '\\' || at[2] != '"') return NULL;
+    scan->phase = at[1];
+    return at + 3;
+}
+
+/* Read the fields of the event at `at`; where it ends. */
+static At fields(Scan *scan, At at) {
+    if (*at++ != '{') return NULL;
+    for (int before = EVENT_START, role; at;) {
+        if ((role = next_member(scan, &at, &before, EVENT_START, role_of_field)) < 0) return NULL;
+        if (role == ROLE_CLOSE) break;
+        if (role < NUM_SLOTS) at = number_field(scan, role, at);
+        else if (role == ROLE_OTHER) at = skipped(scan, at);
+        else if (role == ROLE_PHASE) at = phase(scan, at);
+        else if (role == ROLE_ARGUMENTS) at = arguments(scan, at);
+        else at = word_field(scan, role - ROLE_WORD, at);
     }
-    return value_end(scan, at);
+    return at;
 }
 
 /* --------------------------------------------------------------------------------------------------- an event */
@@ -583,21 +769,21 @@ static At read_event(Scan *scan, At at) {
     memset(scan->has_word, 0, sizeof scan->has_word);
     scan->is_collective = scan->has_args = scan->has_odd_args = false;
     scan->phase = 0;
-    at = members(scan, at, field);
+    at = fields(scan, at);
     return at && put_event(scan, (Span){start, at}) ? at : NULL;
 }
 
 static bool read_list(Scan *scan) {
-    At at = blanks(scan->first);
+    At at = blanks(scan, scan->first);
     if (*at != '[' || at == scan->last) return false;
-    at = blanks(at + 1);
+    at = blanks(scan, at + 1);
     if (at == scan->last) return true;
     for (;;) {
         if (!(at = read_event(scan, at))) return false;
-        at = blanks(at);
+        at = blanks(scan, at);
         if (at == scan->last) return true;
         if (*at != ',') return false;
-        at = blanks(at + 1);
+        at = blanks(scan, at + 1);
     }
 }
 
@@ -657,11 +843,12 @@ static PyObject *columns(PyObject *module, PyObject *data) {
     (void)module;
     Py_buffer view;
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)) return NULL;
-    Scan scan = {.first = view.buf, .is_ascii = true};
+    Scan scan = {.first = view.buf, .is_ascii = true, .num_glues = NUM_STARTS};
     for (int w = 0; w < NUM_WORDS; w++) scan.words[w].none = NO_WORD;
     bool done = false;
     Py_BEGIN_ALLOW_THREADS;
     At last = scan.first + view.len;
+    while (last - scan.first >= 8 && word_at(last - 8) == 0x2020202020202020u) last -= 8;
     while (last > scan.first && (last[-1] == ' ' || last[-1] == '\n' || last[-1] == '\r' || last[-1] == '\t')) last--;
     if (last > scan.first && last[-1] == ']' && view.len < INT32_MAX) {
         scan.last = last - 1;

@@ -150,6 +150,8 @@ def test_taken(text: str) -> None:
 def test_left_to_the_records(text: str) -> None:
     assert not agrees(events(text))
     assert not agrees(events(event(), text))
+    # Far from the end, and after what was met before, the compiled code takes other ways.
+    assert not agrees(events(event(), event(), text, event(name="again"), event()))
 
 
 def test_a_text_that_ends_anywhere() -> None:
@@ -179,10 +181,11 @@ def test_bad_utf8_is_left() -> None:
 def test_times_are_exact(start_ns: int, dur_ns: int) -> None:
     texts = [f"{'-' * (ns < 0)}{abs(ns) // 1000}.{abs(ns) % 1000:03}" for ns in (start_ns, dur_ns)]
     for ts, dur in (texts, [f'"{text}"' for text in texts]):
-        found = compiled.decode(events(event(ts=ts, dur=dur)))
-        assert found is not None
-        times = [int.from_bytes(found.times[name].packed, "little", signed=True) for name in ("ts", "dur")]
-        assert times == [start_ns, dur_ns]
+        for following in ((), (event(), event())):
+            found = compiled.decode(events(event(ts=ts, dur=dur), *following))
+            assert found is not None
+            times = [int.from_bytes(found.times[name].packed[:8], "little", signed=True) for name in ("ts", "dur")]
+            assert times == [start_ns, dur_ns]
 
 
 JSON = st.recursive(
@@ -214,9 +217,22 @@ USUAL = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(USUAL | st.dictionaries(FIELDS, JSON), max_size=4), st.booleans())
-def test_any_events(made: list[dict[str, object]], ascii_only: bool) -> None:
-    agrees(json.dumps(made, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+@given(st.lists(USUAL | st.dictionaries(FIELDS, JSON), max_size=4), st.booleans(), st.sampled_from((None, 1, 20)))
+def test_any_events(made: list[dict[str, object]], ascii_only: bool, indent: int | None) -> None:
+    for times in (1, 3):  # what stands between values is known the second time
+        text = json.dumps(made * times, ensure_ascii=ascii_only, indent=indent)
+        agrees(text.encode("utf-8", "surrogatepass"))
+
+
+NUMBERS = st.from_regex(r"-?[0-9]{1,20}(\.[0-9]{0,12})?([eE][+-]?[0-9]{0,3})?[0-9.eE+-]{0,2}", fullmatch=True)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from(("", " ", "\n" + 20 * " ")))
+def test_any_numbers(ts: str, stream: str, other: str, blanks: str) -> None:
+    """However a number is written, or is none, near the end of the text and far from it."""
+    odd = f'{{"ph": "X", "name": "k", "ts":{blanks}{ts}, "args": {{"stream": {stream}{blanks}, "x": {other}}}}}'
+    agrees(events(odd))
+    agrees(events(event(), odd, odd, event()))
 
 
 def _blocks(name: str) -> list[bytes]:
