@@ -379,7 +379,7 @@ static bool nanoseconds(At at, At end, int64_t *value) {
     return true;
 }
 
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 /* How many of the eight characters at `at` are digits before the first that is none, and the number these make. */
 static inline int digits(At at, int64_t *value) {
     uint64_t text;

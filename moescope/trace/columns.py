@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -20,7 +17,8 @@ from moescope.trace.block import Block, Times, Words
 from moescope.trace.decimals import LONGEST_NS
 from moescope.trace.decode import decode_block
 from moescope.trace.faults import Faults
-from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA, RAW_SCHEMA
+from moescope.trace.model import COMM_SCHEMA, MEMORY_SCHEMA
+from moescope.trace.raw import Coded, IntArray, Mask, RawEvents
 from moescope.trace.records import ABSENT, NO_NUMBER
 from moescope.trace.spans import OpenSpans
 
@@ -37,11 +35,7 @@ _NUMBERS = ("pid", "tid", "device", "stream", "correlation", "external_id", "byt
 _WORDS = ("recorded", "name", "input_dims", "input_types", "concrete_inputs")
 UNNAMED = "(unnamed)"
 """Name of events that have none."""
-IntArray = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int64, np.uint32)
-_Mask = npt.NDArray[np.bool_]
-_JOINING = 4
-"""Threads that join columns."""
 
 
 @dataclass(slots=True)
@@ -52,7 +46,7 @@ class Vocabulary:
     codes: list[npt.NDArray[np.uint32] | int] = field(default_factory=list)
     """For each block the rows' places, or how many rows it has where none has a word."""
 
-    def add(self, words: Words | None, length: int, marked: _Mask | None = None) -> None:
+    def add(self, words: Words | None, length: int, marked: Mask | None = None) -> None:
         """Take a block's column of ``length`` rows, of which only ``marked`` have words where that is given."""
         if words is None or not length:
             self.codes.append(length)
@@ -65,10 +59,9 @@ class Vocabulary:
             codes = full
         self.codes.append(codes)
 
-    def series(self, order: npt.NDArray[np.intp]) -> pl.Series:
-        """The whole column, its rows in ``order``."""
-        words = pl.Series(list(self.places), dtype=pl.String).cast(pl.Categorical)
-        return words.gather(pl.Series(_joined(self.codes, np.dtype(np.uint32), 0)[order]))
+    def column(self, order: npt.NDArray[np.intp]) -> Coded:
+        """The whole column, its rows in ``order``; takes the codes."""
+        return Coded(list(self.places), _taken(self.codes, np.dtype(np.uint32), 0, order))
 
 
 @dataclass(slots=True)
@@ -85,7 +78,7 @@ class RawTables:
     _words: dict[str, Vocabulary] = field(default_factory=lambda: {name: Vocabulary() for name in _WORDS})
     _comm: list[tuple[Any, ...]] = field(default_factory=list)
     _memory: list[tuple[Any, ...]] = field(default_factory=list)
-    _missing_start: list[_Mask | None] = field(default_factory=list)
+    _missing_start: list[Mask | None] = field(default_factory=list)
     _open: OpenSpans = field(default_factory=OpenSpans)
 
     def add(self, block: Block) -> None:
@@ -155,58 +148,62 @@ class RawTables:
                 # A process with a name has a number by now; a thread may have a name alone, "PyTorch Profiler" for one.
                 self._note_rows("no-thread", values <= (NO_NUMBER if name == "pid" else ABSENT), index)
 
-    def _note_rows(self, code: str, rows: _Mask, index: npt.NDArray[np.uint32]) -> None:
+    def _note_rows(self, code: str, rows: Mask, index: npt.NDArray[np.uint32]) -> None:
         if rows.any():
             self.faults.note(code, f"event {int(index[rows.argmax()]):,}", int(rows.sum()))
 
-    def events(self) -> pl.DataFrame:
-        """The complete events of all blocks, by time and then as in the file; those without a start are left out."""
+    def events(self) -> RawEvents:
+        """The complete events of all blocks, by time and then as in the file; those without a start are left out.
+
+        Takes them out of here.
+        """
         self._open.finish(self.faults)
         order = self._order()
-        columns: dict[str, Callable[[], pl.Series]] = {
-            "index": lambda: pl.Series(_joined([*self._index], np.dtype(np.uint32), 0)[order])
-        }
-        columns |= {name: partial(_numbers, parts, order) for name, parts in self._numbers.items()}
-        columns |= {name: partial(vocabulary.series, order) for name, vocabulary in self._words.items()}
-        with ThreadPoolExecutor(_JOINING) as pool:  # numpy and polars leave the interpreter's lock meanwhile
-            made = {name: pool.submit(columns[name]) for name in RAW_SCHEMA}
-            return pl.DataFrame({name: column.result() for name, column in made.items()})
+        return RawEvents(
+            np.concatenate([np.empty(0, np.uint32), *self._index])[order],
+            {name: _taken(parts, np.dtype(np.int64), ABSENT, order) for name, parts in self._numbers.items()},
+            {name: vocabulary.column(order) for name, vocabulary in self._words.items()},
+        )
 
     def _order(self) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
         order = np.argsort(_joined(self._numbers["ts_ns"], np.dtype(np.int64), ABSENT), kind="stable")
         return order[~self._absent()[order]] if any(gap is not None for gap in self._missing_start) else order
 
-    def _absent(self) -> _Mask:
+    def _absent(self) -> Mask:
         lengths = [len(part) for part in self._index]
         pairs = zip(self._missing_start, lengths, strict=True)
         return np.concatenate([np.zeros(n, dtype=bool) if absent is None else absent for absent, n in pairs])
 
     def comm(self) -> pl.DataFrame:
         """The communication arguments of all blocks."""
-        return self._plausible(pl.DataFrame(self._comm, COMM_SCHEMA, orient="row"), _COMM_LIMITS)
+        return self._plausible(_table(self._comm, COMM_SCHEMA), _COMM_LIMITS)
 
     def memory(self) -> pl.DataFrame:
         """The memory events of all blocks, times relative to the file's base."""
-        return self._plausible(pl.DataFrame(self._memory, MEMORY_SCHEMA, orient="row"), _MEMORY_LIMITS)
+        return self._plausible(_table(self._memory, MEMORY_SCHEMA), _MEMORY_LIMITS)
 
     def _plausible(self, table: pl.DataFrame, limits: dict[str, int]) -> pl.DataFrame:
         """``table`` without the values that are further from 0 than ``limits``; notes them."""
-        if table.is_empty():
-            return table
-        checks = {}
-        for name, limit in limits.items():
-            column = pl.col(name)
-            if table.schema[name] == pl.List:
-                beyond = ~(column.list.min().is_between(-limit, limit) & column.list.max().is_between(-limit, limit))
-            else:
-                beyond = ~column.is_between(-limit, limit)
-            checks[name] = beyond.fill_null(False)
-        odd = table.select(**checks)
-        if lost := int(odd.sum().sum_horizontal().sum()):
-            self.faults.note("out-of-range", count=lost)
-            table = table.with_columns(pl.when(~odd[name]).then(pl.col(name)).alias(name) for name in limits)
+        exceeded = [name for name, limit in limits.items() if _exceeds(table[name], limit)]
+        for name in exceeded:
+            limit, column = limits[name], pl.col(name)
+            least, most = (column.list.min(), column.list.max()) if table.schema[name] == pl.List else (column, column)
+            is_odd = ((least < -limit) | (most > limit)).fill_null(False)
+            self.faults.note("out-of-range", count=int(table.select(is_odd.sum()).item()))
+            table = table.with_columns(pl.when(~is_odd).then(column).alias(name))
         return table
+
+
+def _exceeds(column: pl.Series, limit: int) -> bool:
+    """Whether any number of the column, or of its lists, is further from 0 than ``limit``."""
+    numbers = column.explode() if column.dtype == pl.List else column
+    least, most = numbers.min(), numbers.max()
+    return isinstance(least, int) and isinstance(most, int) and (least < -limit or most > limit)
+
+
+def _table(rows: list[tuple[Any, ...]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema, orient="row") if rows else pl.DataFrame(schema=schema)
 
 
 def _places(flags: bytes | None, length: int) -> npt.NDArray[np.uint32]:
@@ -226,7 +223,7 @@ def _ns(times: Times) -> IntArray:
     return numbers * 1000 if times.unit == "us" else numbers
 
 
-def _marked(rows: list[int], length: int) -> _Mask | None:
+def _marked(rows: list[int], length: int) -> Mask | None:
     """A mask of ``rows``; None of none."""
     if not rows:
         return None
@@ -235,15 +232,14 @@ def _marked(rows: list[int], length: int) -> _Mask | None:
     return mask
 
 
-def _numbers(parts: list[IntArray | int], order: npt.NDArray[np.intp]) -> pl.Series:
-    """The whole column, its rows in ``order``, with null where there is no number; takes the ``parts``."""
-    if all(isinstance(part, int) for part in parts):
-        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(order))
-    values = _joined(parts, np.dtype(np.int64), ABSENT)[order]
+def _taken(
+    parts: list[npt.NDArray[Number] | int], dtype: np.dtype[Number], absent: int, order: npt.NDArray[np.intp]
+) -> npt.NDArray[Number]:
+    """:func:`_joined` in ``order``; ``parts`` are emptied."""
+    is_absent = all(isinstance(part, int) for part in parts)
+    column = np.full(len(order), absent, dtype) if is_absent else _joined(parts, dtype, absent)[order]
     parts.clear()
-    column = pl.Series(values)
-    known = values > NO_NUMBER
-    return column if known.all() else pl.select(pl.when(pl.Series(known)).then(column)).to_series()
+    return column
 
 
 def _joined(parts: list[npt.NDArray[Number] | int], dtype: np.dtype[Number], absent: int) -> npt.NDArray[Number]:

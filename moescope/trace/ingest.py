@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from moescope.trace.crew import Crew
@@ -18,7 +19,7 @@ from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
 from moescope.trace.scan import Scan, scan
 from moescope.trace.store import Entry
-from moescope.trace.tables import Tables, finish, note_launches
+from moescope.trace.tables import Tables, finish, in_categories, note_launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +86,37 @@ def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: i
 
 def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     events = tables.events
-    on_device = events["device"].filter(events["category"].is_in(DEVICE_CATEGORIES))
-    by_use = on_device.drop_nulls().value_counts(sort=True)["device"].to_list()
     faults = found.faults.copy()
-    who = identify(found.info, by_use, faults)
+    on_device = in_categories(events, DEVICE_CATEGORIES)
+    used = events["device"].filter(pl.Series(on_device)).drop_nulls().to_numpy()
+    devices, counts = np.unique(used, return_counts=True)
+    who = identify(found.info, devices[np.argsort(-counts, kind="stable")].tolist(), faults)
     who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     note_launches(events, faults)
     if not events.height:
         faults.note("no-events")
-    times = events.select("start_ns", "dur_ns")
-    timed = times.filter(events["category"] != "other")
-    timed = timed if timed.height else times
+    start, end = _span(events)
     return {
         "is_trace": True,
         "file": job.relative,
         "num_bytes": found.num_bytes,
         **asdict(who),
-        "start_ns": timed["start_ns"].min() or 0,
-        "end_ns": (timed["start_ns"] + timed["dur_ns"]).max() or 0,
+        "start_ns": start,
+        "end_ns": end,
         "num_events": events.height,
-        "num_device_events": on_device.len(),
+        "num_device_events": int(on_device.sum()),
         "num_recorded": found.num_recorded,
         "info": found.info,
         "labels": found.labels,
         "remarks": faults.remarks,
         "problems": [asdict(problem) for problem in faults.problems(job.relative, who.rank)],
     }
+
+
+def _span(events: pl.DataFrame) -> tuple[int, int]:
+    """When the first event begins and the last one ends, of those of a known category if there are any."""
+    start, duration = (events[name].to_numpy() for name in ("start_ns", "dur_ns"))
+    is_other = in_categories(events, ("other",))
+    if not is_other.all():
+        start, duration = start[~is_other], duration[~is_other]
+    return (int(start.min()), int((start + duration).max())) if len(start) else (0, 0)

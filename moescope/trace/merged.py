@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from moescope.trace.tables import in_categories
+
 _RANK_IN_NAME = (
     re.compile(r"\brank[\s:_#-]*(\d{1,6})(?!\d)", re.IGNORECASE),
     re.compile(r"^\[(?:[^\]]*[-_ ])?TP[-_ ]?(\d{1,6})(?!\d)", re.IGNORECASE),  # SGLang: [TP00-EP00] 1234
 )
+_STEP = "ProfilerStep#"
 _OWN_CATEGORIES = ("cpu_op", "annotation", "gpu_annotation", "kernel", "copy", "memset", "runtime", "python", "sync")
 
 
@@ -52,8 +55,13 @@ def _named_ranks(labels: Mapping[str, str]) -> dict[int, int]:
 
 def _refuse_parallel_steps(events: pl.DataFrame) -> None:
     """Raise where one profiler step runs in several processes at a time: no process of its own profiles another."""
-    ranges = events.lazy().filter(pl.col("category") == "annotation").select("name", "pid").collect()
-    steps = ranges.filter(pl.col("name").cast(pl.String).str.starts_with("ProfilerStep#"))
-    processes = steps.group_by("name").agg(pl.col("pid").n_unique())["pid"].max()
-    if isinstance(processes, int) and processes > 1:
-        raise MergedError(f"several ranks were merged into it: {processes} processes run the same profiler step")
+    is_range = pl.Series(in_categories(events, ("annotation",)))
+    names, processes = events["name"].filter(is_range), events["pid"].filter(is_range)
+    if not any(name.startswith(_STEP) for name in names.unique().cast(pl.String)):
+        return
+    steps = pl.DataFrame({"name": names.cast(pl.String), "pid": processes}).filter(
+        pl.col("name").str.starts_with(_STEP)
+    )
+    most = steps.group_by("name").agg(pl.col("pid").n_unique())["pid"].max()
+    if isinstance(most, int) and most > 1:
+        raise MergedError(f"several ranks were merged into it: {most} processes run the same profiler step")

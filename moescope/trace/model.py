@@ -52,25 +52,6 @@ EVENT_SCHEMA: dict[str, pl.DataType] = {
     "concrete_inputs": pl.String(),
 }
 
-RAW_SCHEMA: dict[str, pl.DataType] = {
-    "index": pl.UInt32(),
-    "ts_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "recorded": pl.Categorical(),
-    "name": pl.Categorical(),
-    "pid": pl.Int64(),
-    "tid": pl.Int64(),
-    "device": pl.Int64(),
-    "stream": pl.Int64(),
-    "correlation": pl.Int64(),
-    "external_id": pl.Int64(),
-    "bytes": pl.Int64(),
-    "input_dims": pl.Categorical(),
-    "input_types": pl.Categorical(),
-    "concrete_inputs": pl.Categorical(),
-}
-"""Complete events as they stand in the file: before base time, categories, kinds and order."""
-
 COMM_SCHEMA: dict[str, pl.DataType] = {
     "index": pl.UInt32(),
     "collective": pl.String(),

@@ -20,6 +20,7 @@ from moescope.trace.interrupts import check
 from moescope.trace.mend import LOST, Follows, Mended, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
+from moescope.trace.raw import RawEvents
 from moescope.trace.source import is_gzip
 from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
@@ -31,7 +32,7 @@ _LONGEST_GAP_BYTES = 1 << 12
 class Scan:
     """Raw tables of one file, times relative to its base, and what was wrong with it."""
 
-    events: pl.DataFrame
+    events: RawEvents
     comm: pl.DataFrame
     memory: pl.DataFrame
     num_recorded: int

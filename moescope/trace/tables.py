@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from moescope.trace.faults import Faults
 from moescope.trace.model import CATEGORIES, DEVICE_CATEGORIES, EVENT_SCHEMA, KINDS, CategoryType, KindType
 from moescope.trace.patterns import Patterns
+from moescope.trace.raw import Coded, Codes, IntArray, Mask, nullable
+from moescope.trace.records import ABSENT, NO_NUMBER
 from moescope.trace.scan import Scan
 
 _DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d{1,6})\s*\Z")
 _CATEGORIES = pl.Series(CATEGORIES, dtype=CategoryType)
 _KINDS = pl.Series([*KINDS, None], dtype=KindType)
+_INT32 = np.iinfo(np.int32)
 _NO_KIND = len(KINDS)
 _NO_CATEGORY = len(CATEGORIES)
-
-Codes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,66 +35,68 @@ class Tables:
 
 def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     """The contract's tables; ``base_ns`` is what the file's times count from. Takes the events out of ``found``."""
-    raw, found.events = found.events, found.events.clear()
-    category = _codes(
-        raw["recorded"], lambda text: CATEGORIES.index(patterns.category(text)), CATEGORIES.index("other")
-    )
-    _take_from_processes(raw, category, found, patterns)
-    kind = _kinds(raw["name"], category, patterns)
-    mask = pl.lit(pl.Series(_one_of(DEVICE_CATEGORIES)[category]))
-    device = pl.coalesce("device", _device_of_process(found.labels))
-    events = raw.lazy().with_columns(
-        start_ns=pl.col("ts_ns") + base_ns,
-        category=pl.lit(_CATEGORIES[pl.Series(category)]),
-        kind=pl.lit(_KINDS[pl.Series(kind)]),
-        device=pl.when(mask).then(device).cast(pl.Int32, strict=False),
-        stream=pl.when(mask).then(pl.coalesce("stream", "tid")).otherwise("stream"),
-        bytes=pl.when(mask).then("bytes"),
-    )
-    del raw
+    category = _categories(found, patterns)
+    kind = _kinds(found.events.words["name"], category, patterns)
+    events = _events(found, base_ns, category, kind)
+    if found.memory.is_empty():
+        return Tables(events, found.comm, found.memory)
     memory = found.memory.drop_nulls("ts_ns").with_columns(pl.col("ts_ns") + base_ns)
     if lost := found.memory.height - memory.height:
         found.faults.note("bad-memory", count=lost)
-    return Tables(
-        events.select(list(EVENT_SCHEMA)).collect(),
-        found.comm,
-        memory.sort("ts_ns", maintain_order=True),
-    )
+    return Tables(events, found.comm, memory.sort("ts_ns", maintain_order=True))
 
 
-def _codes(words: pl.Series, code: Callable[[str], int], default: int) -> Codes:
-    """``code`` of each of ``words``, a Categorical, called once for each different word; ``default`` for null."""
-    physical = words.to_physical()
-    no_word = int(physical.max() or 0) + 1  # type: ignore[arg-type]  # places in a Categorical are integers
-    places = physical.fill_null(no_word).to_numpy()
-    row = np.full(no_word + 1, -1)
-    row[places] = np.arange(len(places))  # one that has the word
-    row[no_word] = -1
-    known = np.flatnonzero(row >= 0)
-    table = np.full(no_word + 1, default, dtype=np.uint8)
-    table[known] = [code(word) for word in words.gather(row[known]).cast(pl.String)]
-    codes: Codes = table[places]
-    return codes
+def _events(found: Scan, base_ns: int, category: Codes, kind: Codes) -> pl.DataFrame:
+    """The table of events; takes the columns out of ``found``."""
+    numbers, words = found.events.numbers, found.events.words
+    on_device = _one_of(DEVICE_CATEGORIES)[category]
+    of_process = _device_of_process(numbers["pid"], found.labels)
+    device = np.where(numbers["device"] > NO_NUMBER, numbers["device"], of_process)
+    is_device = on_device & (device >= _INT32.min) & (device <= _INT32.max)
+    numbers["device"] = np.where(is_device, device, ABSENT)
+    no_stream = on_device & (numbers["stream"] <= NO_NUMBER)
+    numbers["stream"] = np.where(no_stream, numbers["tid"], numbers["stream"])
+    numbers["bytes"] = np.where(on_device, numbers["bytes"], ABSENT)
+    columns = {
+        "index": pl.Series(found.events.index),
+        "start_ns": pl.Series(numbers.pop("ts_ns") + base_ns),
+        "category": _CATEGORIES.gather(pl.Series(category)),
+        "kind": _KINDS.gather(pl.Series(kind)),
+    }
+    for name, type_ in EVENT_SCHEMA.items():
+        if name in numbers:
+            values = numbers.pop(name)
+            known = values > NO_NUMBER
+            columns[name] = nullable(values.astype(np.int32) if type_ == pl.Int32 else values, known)
+        elif name in words:
+            columns[name] = words.pop(name).series()
+    return pl.DataFrame({name: columns[name] for name in EVENT_SCHEMA})
 
 
-def _take_from_processes(raw: pl.DataFrame, category: Codes, found: Scan, patterns: Patterns) -> None:
-    """Set ``category`` of events whose own is unknown from the name of their process; note those that stay unknown."""
-    unknown = _codes(raw["recorded"], lambda text: int(text in patterns.categories), 0) == 0
+def _categories(found: Scan, patterns: Patterns) -> Codes:
+    """Category of each event, from its own or from the name of its process; notes those whose own is unknown."""
+    recorded = found.events.words.pop("recorded")
+    category = recorded.each(lambda text: CATEGORIES.index(patterns.category(text)), CATEGORIES.index("other"))
+    unknown = recorded.each(lambda text: int(text in patterns.categories), 0) == 0
     if not unknown.any():
-        return
+        return category
     for process, title in _by_pid(found.labels, "process_name"):
-        rows = np.flatnonzero(unknown & (raw["pid"] == process).fill_null(False).to_numpy())
+        rows = np.flatnonzero(unknown & (found.events.numbers["pid"] == process))
 
         def of_event(name: str, title: str = title) -> int:
             told = patterns.process_category(title, name)
             return _NO_CATEGORY if told is None else CATEGORIES.index(told)
 
-        codes = _codes(raw["name"][pl.Series(rows)], of_event, _NO_CATEGORY)
+        codes = found.events.words["name"].each(of_event, _NO_CATEGORY, rows)
         told = rows[codes != _NO_CATEGORY]
         category[told], unknown[told] = codes[codes != _NO_CATEGORY], False
     if unknown.any():
-        names = raw["recorded"].filter(pl.Series(unknown)).unique().cast(pl.String).fill_null("none")
-        found.faults.note("unknown-category", count=int(unknown.sum()), detail=", ".join(names.sort()[:5]))
+        places = recorded.places[unknown]
+        names = [str(recorded.words[place]) for place in recorded.present(places)] + ["none"] * bool(
+            (places == 0).any()
+        )
+        found.faults.note("unknown-category", count=int(unknown.sum()), detail=", ".join(sorted(names)[:5]))
+    return category
 
 
 def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
@@ -104,33 +106,42 @@ def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
             yield int(process), text
 
 
-def _device_of_process(labels: dict[str, str]) -> pl.Expr:
-    """The device that a process's label names (``NPU 3``), else the process's own number."""
-    named = {pid: int(m[1]) for pid, text in _by_pid(labels, "process_labels") if (m := _DEVICE_LABEL.match(text))}
-    return pl.col("pid").replace_strict(named, default=pl.col("pid"), return_dtype=pl.Int64) if named else pl.col("pid")
+def _device_of_process(pid: IntArray, labels: dict[str, str]) -> IntArray:
+    """The device that the label of each event's process names (``NPU 3``), else the process's own number."""
+    device = pid.copy()
+    for process, text in _by_pid(labels, "process_labels"):
+        if match := _DEVICE_LABEL.match(text):
+            device[pid == process] = int(match[1])
+    return device
 
 
-def _kinds(names: pl.Series, category: Codes, patterns: Patterns) -> Codes:
+def _kinds(names: Coded, category: Codes, patterns: Patterns) -> Codes:
     """Index into ``KINDS`` of each event, ``_NO_KIND`` where it has none."""
 
     def of_range(name: str) -> int:
         found = patterns.range_kind(name)
         return _NO_KIND if found is None else KINDS.index(found)
 
-    kind = np.full(len(names), _NO_KIND, dtype=np.uint8)
+    kind = np.full(len(category), _NO_KIND, dtype=np.uint8)
     kind[_one_of(("copy", "memset"))[category]] = KINDS.index("copy")
     for categories, code in (
         (("kernel",), lambda name: KINDS.index(patterns.kernel_kind(name))),
         (("annotation", "cpu_op"), of_range),
     ):
         rows = np.flatnonzero(_one_of(categories)[category])
-        kind[rows] = _codes(names[pl.Series(rows)], code, _NO_KIND)
+        kind[rows] = names.each(code, _NO_KIND, rows)
     return kind
 
 
-def _one_of(categories: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _one_of(categories: Sequence[str]) -> Mask:
     """For each category's code whether it is one of ``categories``."""
     return np.array([name in categories for name in CATEGORIES])
+
+
+def in_categories(events: pl.DataFrame, categories: Sequence[str]) -> Mask:
+    """For each row of the table of events whether it is of one of the ``categories``."""
+    mask: Mask = _one_of(categories)[events["category"].to_physical().to_numpy()]
+    return mask
 
 
 def note_launches(events: pl.DataFrame, faults: Faults) -> None:
@@ -138,27 +149,23 @@ def note_launches(events: pl.DataFrame, faults: Faults) -> None:
 
     ``events`` are in the order of time.
     """
-    events = events.select("index", "start_ns", "category", "correlation")
-    calls = events.filter(pl.col("category") == "runtime", pl.col("correlation").is_not_null())
-    device = events.filter(pl.col("category").is_in(DEVICE_CATEGORIES))
-    ids, first = np.unique(calls["correlation"].to_numpy(), return_index=True)
+    start, correlation = events["start_ns"].to_numpy(), events["correlation"].fill_null(ABSENT).to_numpy()
+    is_linked, on_device = correlation != ABSENT, in_categories(events, DEVICE_CATEGORIES)
+    calls = np.flatnonzero(is_linked & in_categories(events, ("runtime",)))
+    ids, first = np.unique(correlation[calls], return_index=True)
     if not len(ids):
         return
-    launched = device.filter(pl.col("correlation").is_not_null())
-    wanted = launched["correlation"].to_numpy()
+    launched = np.flatnonzero(is_linked & on_device)
+    wanted = correlation[launched]
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     has_launch = ids[place] == wanted
-    launch_ns = calls["start_ns"].to_numpy()[first[place]]
-    early = launched.filter(pl.Series(has_launch & (launched["start_ns"].to_numpy() < launch_ns)))
-    if early.height:
-        faults.note("early-kernels", _first(early), early.height)
-    unlinked = device.height - int(has_launch.sum())
+    early = launched[has_launch & (start[launched] < start[calls[first[place]]])]
+    if len(early):
+        faults.note("early-kernels", f"event {int(events['index'].to_numpy()[early].min()):,}", len(early))
+    num_on_device = int(on_device.sum())
+    unlinked = num_on_device - int(has_launch.sum())
     if unlinked:
         faults.remarks.append(
-            f"{unlinked:,} of {device.height:,} device events have no launch in the trace: they count, but idle time "
+            f"{unlinked:,} of {num_on_device:,} device events have no launch in the trace: they count, but idle time "
             "before them cannot be charged to a late launch"
         )
-
-
-def _first(events: pl.DataFrame) -> str:
-    return f"event {int(events['index'].to_numpy().min()):,}"

@@ -31,7 +31,7 @@ def tables(block: Block) -> list[object]:
     """Everything that the block holds, as the reader takes it."""
     raw = RawTables(Faults())
     raw.add(block)
-    events, comm, memory = raw.events(), raw.comm(), raw.memory()
+    events, comm, memory = raw.events().frame(), raw.comm(), raw.memory()
     return [
         raw.num_recorded, events.to_dict(as_series=False), comm.to_dict(as_series=False),
         memory.to_dict(as_series=False), raw.labels, raw.faults.counts, raw.faults.where, raw.faults.details,

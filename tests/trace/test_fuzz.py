@@ -73,19 +73,20 @@ def _ns(value: object) -> int:
 
 
 def _rows(found: Scan) -> list[tuple[int, int, int, str]]:
-    return found.events.sort("index").select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
+    return found.events.frame().sort("index").select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
 
 
 def _same(one: Scan, other: Scan) -> bool:
     """Whether the tables hold the same, but for indices, which what is lost may shift."""
-    tables = [(one.events, other.events), (one.comm, other.comm), (one.memory, other.memory)]
+    frames = [(found.events.frame(), found.comm, found.memory) for found in (one, other)]
+    tables = zip(*frames, strict=True)
     return all(a.drop("index", strict=False).equals(b.drop("index", strict=False)) for a, b in tables)
 
 
 def _num_lost(clean: Scan, found: Scan) -> int:
     names = ["ts_ns", "dur_ns", "name", "recorded", "pid", "tid", "correlation"]
-    rest = clean.events.select(names).unique().join(found.events, on=names, how="anti", nulls_equal=True)
-    return rest.height
+    distinct = clean.events.frame().select(names).unique()
+    return distinct.join(found.events.frame(), on=names, how="anti", nulls_equal=True).height
 
 
 @pytest.mark.parametrize("name", ["made", "dlrm8/rank0_trace.json.gz", "malformed/minified/rank0_trace.json.gz"])
