@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from moescope.run import Run
 
 __version__ = "0.1.0"
+
+if "numpy" not in sys.modules:
+    # The threads that numpy's OpenBLAS starts, one for each further processor, look for work for 2**26 ticks before
+    # they sleep: a tenth of a second in which the reader needs those processors. 2**16 do from call to call.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 
 def open(

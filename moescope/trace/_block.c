@@ -38,6 +38,7 @@ static const int64_t NO_VALUE = INT64_MIN;
 static const uint32_t NO_WORD = UINT32_MAX;
 static const int64_t LARGEST_US = 4000000000000000; /* year 2096, as in decimals.py */
 enum { DEEPEST = 60, MOST_TRIES = 200 /* names made to collide must not cost hours */ };
+enum { USUAL_BYTES = 100 /* of an event at least; where they are shorter, room is made again */ };
 enum { LONGEST_GLUE = 64, MOST_GLUES = 128, NUM_NEXT = 4 };
 /* Where an event and its arguments begin, and where what stands there is not among the glues. */
 enum { EVENT_START, ARGUMENTS_START, NO_GLUE, NUM_STARTS };
@@ -106,12 +107,16 @@ static inline bool put_byte(Pile *pile, unsigned char value) { return put(pile, 
 
 static inline bool put_number(Pile *pile, uint32_t value) { return put(pile, &value, sizeof value); }
 
-/* Room for as many rows as the text can hold. Of the memory only what is used is ever touched, and since it is one
-   large piece the C library keeps it at hand for the next block. */
-static bool room_for_rows(Scan *scan, size_t size) {
-    scan->most_rows = size / (sizeof("{\"ph\":\"X\"}") - 1) + 1;
-    scan->columns = malloc(scan->most_rows * NUM_COLUMNS * sizeof(int64_t));
-    return scan->columns;
+/* Room for so many rows; what is there of fewer is kept. */
+static bool room_for_rows(Scan *scan, size_t count) {
+    int64_t *columns = malloc(count * NUM_COLUMNS * sizeof(int64_t));
+    if (!columns) return false;
+    for (int c = 0; scan->columns && c < NUM_COLUMNS; c++)
+        memcpy(columns + c * count, scan->columns + c * scan->most_rows, scan->num_rows * sizeof(int64_t));
+    free(scan->columns);
+    scan->columns = columns;
+    scan->most_rows = count;
+    return true;
 }
 
 static void release(Scan *scan) {
@@ -712,8 +717,10 @@ static bool put_number_fields(Scan *scan) {
 static bool put_row(Scan *scan, Span event) {
     const unsigned char *kinds = scan->kind_of;
     if (scan->has_odd_args || kinds[CATEGORY] > TEXT || kinds[CATEGORY] == NUMBER || kinds[NAME] == NUMBER ||
-        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] >= TEXT || !put_number_fields(scan))
+        kinds[NAME] == ODD || scan->kinds[EXTERNAL_OLD] >= TEXT)
         return false;
+    if (scan->num_rows == scan->most_rows && !room_for_rows(scan, 2 * scan->most_rows)) return false;
+    if (!put_number_fields(scan)) return false;
     for (int w = CATEGORY; w <= NAME; w++)
         if (!put_word(&scan->words[w], scan->first, scan->word[w])) return false;
     bool is_operator =
@@ -815,14 +822,22 @@ static PyObject *text_of(Scan *scan, Py_ssize_t column, const uint32_t *place) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)size, NULL);
 }
 
+/* A column of texts: its codes, the different texts, the bytes of the longest, and whether any is not a string. */
 static PyObject *words_of(Scan *scan, Py_ssize_t w) {
     Words *words = &scan->words[w];
     PyObject *texts = PyList_New(words->count);
+    uint32_t longest = 0;
+    bool are_strings = true;
     for (uint32_t code = 0; texts && code < words->count; code++) {
-        PyObject *text = text_of(scan, w, (const uint32_t *)words->words.data + 2 * (size_t)code);
+        const uint32_t *place = (const uint32_t *)words->words.data + 2 * (size_t)code;
+        PyObject *text = text_of(scan, w, place);
+        if (place[0] == NO_WORD || (text && PyBytes_Check(text))) are_strings = false;
+        if (place[1] - place[0] > longest) longest = place[1] - place[0];
         if (!text || PyList_SetItem(texts, code, text)) Py_CLEAR(texts);
     }
-    return texts ? Py_BuildValue("(NN)", bytes_of(words->codes.data, words->codes.size), texts) : NULL;
+    return texts ? Py_BuildValue("(NNIO)", bytes_of(words->codes.data, words->codes.size), texts, (unsigned)longest,
+                                 are_strings ? Py_True : Py_False)
+                 : NULL;
 }
 
 static PyObject *stretches_of(Scan *scan, Py_ssize_t s) {
@@ -852,7 +867,7 @@ static PyObject *columns(PyObject *module, PyObject *data) {
     while (last > scan.first && (last[-1] == ' ' || last[-1] == '\n' || last[-1] == '\r' || last[-1] == '\t')) last--;
     if (last > scan.first && last[-1] == ']' && view.len < INT32_MAX) {
         scan.last = last - 1;
-        done = room_for_rows(&scan, (size_t)view.len) && read_list(&scan);
+        done = room_for_rows(&scan, (size_t)(last - scan.first) / USUAL_BYTES + 1) && read_list(&scan);
     }
     Py_END_ALLOW_THREADS;
     PyObject *result = done ? result_of(&scan) : Py_NewRef(Py_None);

@@ -80,6 +80,8 @@ class Block:
 
     def argument_texts(self, texts: list[bytes]) -> list[str | None]:
         """The JSON texts as they are kept; counts those that are too long, which are not."""
+        if sum(map(len, texts)) <= LONGEST_ARGUMENT:
+            return list(map(_canonical, texts))
         self.num_long_texts += sum(len(text) > LONGEST_ARGUMENT for text in texts)
         return [None if len(text) > LONGEST_ARGUMENT else _canonical(text) for text in texts]
 

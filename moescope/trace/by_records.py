@@ -20,10 +20,10 @@ from moescope.trace.records import (
     ABSENT,
     NO_TEXT,
     Args,
-    Buffer,
     Complete,
     Records,
     Scalar,
+    Text,
     decode_records,
     decode_time_texts,
 )
@@ -33,7 +33,7 @@ _EXACT_FLOAT_US = 2.0**43
 """A float64 below it is off by less than half a nanosecond."""
 
 
-def decode(data: Buffer) -> Block:
+def decode(data: Text) -> Block:
     """Decode ``data``, a JSON list of events. Raises :class:`msgspec.DecodeError` where it is not one."""
     records = decode_records(data)
     rows = records.rows
@@ -63,7 +63,7 @@ def decode(data: Buffer) -> Block:
     return block
 
 
-def _pack_arguments(block: Block, data: Buffer, records: Records) -> None:
+def _pack_arguments(block: Block, data: Text, records: Records) -> None:
     args = [event.args or _NO_ARGS for event in records.rows]
     block.linked = _pack_linked(args, block.ids)
     operators = [
@@ -125,7 +125,7 @@ def _pack(values: Sequence[Scalar], number: Callable[[Scalar], int] = number_of)
         return struct.pack(f"{len(values)}q", *(known[value] for value in values))
 
 
-def _pack_times(rows: Sequence[Complete], data: Buffer) -> dict[str, Times]:
+def _pack_times(rows: Sequence[Complete], data: Text) -> dict[str, Times]:
     """Numbers are used only where they are known to give the text's nanosecond: integers, and floats below 2**43;
     else the texts are read."""
     start, duration = _as_numbers([event.ts for event in rows]), _as_numbers([event.dur for event in rows])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,17 +50,19 @@ class Vocabulary:
         if words is None or not length:
             self.codes.append(length)
             return
-        here = np.array([self.places.setdefault(word, len(self.places)) for word in words[1]], dtype=np.uint32)
-        codes = here[np.frombuffer(words[0], dtype=np.uint32)]
+        known = list(map(self.places.get, words[1]))
+        if None in known:
+            known = [self.places.setdefault(word, len(self.places)) for word in words[1]]
+        codes = np.array(known, dtype=np.uint32).take(np.frombuffer(words[0], dtype=np.uint32))
         if marked is not None:
             full = np.zeros(length, dtype=np.uint32)
             full[marked] = codes
             codes = full
         self.codes.append(codes)
 
-    def column(self, order: npt.NDArray[np.intp]) -> Coded:
-        """The whole column, its rows in ``order``; takes the codes."""
-        return Coded(list(self.places), _taken(self.codes, np.dtype(np.uint32), 0, order))
+    def column(self, whole: npt.NDArray[np.uint32], order: npt.NDArray[np.intp]) -> Coded:
+        """The whole column, its rows in ``order``, joined in the memory of ``whole``; takes the codes."""
+        return Coded(list(self.places), _taken(self.codes, whole, 0, order))
 
 
 @dataclass(slots=True)
@@ -158,16 +159,21 @@ class RawTables:
         Takes them out of here.
         """
         self._open.finish(self.faults)
-        order = self._order()
+        # One piece of memory to join all columns in: fresh memory costs more than filling it.
+        whole = np.empty(sum(map(len, self._index)), np.int64)
+        places = whole.view(np.uint32)[: len(whole)]
+        order = self._order(_joined(self._numbers["ts_ns"], whole, ABSENT))
+        index = _taken([*self._index], places, 0, order)
+        self._index.clear()
         return RawEvents(
-            np.concatenate([np.empty(0, np.uint32), *self._index])[order],
-            {name: _taken(parts, np.dtype(np.int64), ABSENT, order) for name, parts in self._numbers.items()},
-            {name: vocabulary.column(order) for name, vocabulary in self._words.items()},
+            index,
+            {name: _taken(parts, whole, ABSENT, order) for name, parts in self._numbers.items()},
+            {name: vocabulary.column(places, order) for name, vocabulary in self._words.items()},
         )
 
-    def _order(self) -> npt.NDArray[np.intp]:
+    def _order(self, start: IntArray) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
-        order = np.argsort(_joined(self._numbers["ts_ns"], np.dtype(np.int64), ABSENT), kind="stable")
+        order = np.argsort(start, kind="stable")
         return order[~self._absent()[order]] if any(gap is not None for gap in self._missing_start) else order
 
     def _absent(self) -> Mask:
@@ -233,22 +239,22 @@ def _marked(rows: list[int], length: int) -> Mask | None:
 
 
 def _taken(
-    parts: list[npt.NDArray[Number] | int], dtype: np.dtype[Number], absent: int, order: npt.NDArray[np.intp]
+    parts: list[npt.NDArray[Number] | int], whole: npt.NDArray[Number], absent: int, order: npt.NDArray[np.intp]
 ) -> npt.NDArray[Number]:
-    """:func:`_joined` in ``order``; ``parts`` are emptied."""
-    is_absent = all(isinstance(part, int) for part in parts)
-    column = np.full(len(order), absent, dtype) if is_absent else _joined(parts, dtype, absent)[order]
+    """The column in ``order``, joined in the memory of ``whole``; ``parts`` are emptied."""
+    if all(isinstance(part, int) for part in parts):
+        column = np.full(len(order), absent, whole.dtype)
+    else:
+        column = _joined(parts, whole, absent).take(order)
     parts.clear()
     return column
 
 
-def _joined(parts: list[npt.NDArray[Number] | int], dtype: np.dtype[Number], absent: int) -> npt.NDArray[Number]:
-    """The parts one after the other; ``absent`` in as many rows as the parts say that are numbers."""
-    ends = list(accumulate(part if isinstance(part, int) else len(part) for part in parts))
-    whole = np.empty(ends[-1] if ends else 0, dtype)
-    for end, part in zip(ends, parts, strict=True):
-        if isinstance(part, int):
-            whole[end - part : end] = absent
-        else:
-            whole[end - len(part) : end] = part
+def _joined(parts: list[npt.NDArray[Number] | int], whole: npt.NDArray[Number], absent: int) -> npt.NDArray[Number]:
+    """Fill ``whole`` with the parts one after the other; ``absent`` in as many rows as parts say that are numbers."""
+    start = 0
+    for part in parts:
+        end = start + (part if isinstance(part, int) else len(part))
+        whole[start:end] = absent if isinstance(part, int) else part
+        start = end
     return whole

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,9 @@ _NUMBERS = (*_TIMES, "pid", "tid", "external_id", "device", "stream", "correlati
 _SCALAR: msgspec.json.Decoder[Scalar] = msgspec.json.Decoder(Scalar)
 _STRING: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
 _NUMBER_BYTES = 8
+
+Column = tuple[bytes, list[Any], int, bool]
+"""Codes, the different texts, the bytes of the longest, and whether all are strings: others are None, or bytes."""
 
 Stretch = tuple[int, int, int]
 """Place of a row or an element, and where its text begins and ends."""
@@ -47,7 +51,7 @@ def decode(data: Buffer) -> Block | None:
         num_recorded, num_rows, is_ascii, complete, numbers, texts, operators, words, stretches = found
         block = Block(num_recorded, complete or None, num_rows)
         if not is_ascii:
-            data.decode("utf-8")
+            str(data, "utf-8")
         columns = dict(zip(_NUMBERS, numbers, strict=True))
         absent = _read_texts(block, data, columns, texts)
         _read_words(block, operators, words)
@@ -86,15 +90,15 @@ def _number(block: Block, name: str, text: bytes) -> int | None:
     return block.process_of(value) if name == "pid" else number_of(value)
 
 
-def _read_words(block: Block, operators: bytes, columns: Sequence[tuple[bytes, list[str | bytes | None]]]) -> None:
-    for name, (codes, words) in zip(("recorded", "name"), columns[:2], strict=True):
+def _read_words(block: Block, operators: bytes, columns: Sequence[Column]) -> None:
+    for name, (codes, words, longest, are_strings) in zip(("recorded", "name"), columns[:2], strict=True):
         # Bytes are the inside of a JSON string, with escapes.
-        texts = [_STRING.decode(b'"%b"' % word) if isinstance(word, bytes) else word for word in words]
-        block.words[name] = codes, block.shortened(texts)
+        texts = words if are_strings else [_STRING.decode(b'"%b"' % w) if isinstance(w, bytes) else w for w in words]
+        block.words[name] = codes, texts if longest <= extras.LONGEST_NAME else block.shortened(texts)
     if operators:
         block.operators = operators
-        for name, (codes, words) in zip(("input_dims", "input_types", "concrete_inputs"), columns[2:], strict=True):
-            block.texts[name] = codes, block.argument_texts([w if isinstance(w, bytes) else b"" for w in words])
+        for name, (codes, words, *_) in zip(("input_dims", "input_types", "concrete_inputs"), columns[2:], strict=True):
+            block.texts[name] = codes, block.argument_texts([b"" if word is None else word for word in words])
 
 
 def _read_stretches(block: Block, data: Buffer, stretches: Sequence[bytes]) -> None:

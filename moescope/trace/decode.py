@@ -19,7 +19,9 @@ def decode_block(data: Buffer) -> Block:
     is wrong with it, is for the typed records.
     """
     block = compiled.decode(data)
-    return by_records.decode(data) if block is None else block
+    if block is not None:
+        return block
+    return by_records.decode(bytes(data) if isinstance(data, memoryview) else data)
 
 
 def are_events(data: bytes) -> bool:

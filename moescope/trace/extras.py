@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from moescope.trace.decimals import as_int, as_int64, microseconds_to_ns
-from moescope.trace.records import NAMED_PHASES, Buffer
+from moescope.trace.records import NAMED_PHASES, Text
 
 Event = dict[str, Any]
 
@@ -23,7 +23,7 @@ decode_events = msgspec.json.Decoder(list[Event], float_hook=str).decode
 """The events of a JSON list; floats keep their text."""
 
 
-def pick(data: Buffer, wanted: Callable[[Event], bool]) -> list[Event]:
+def pick(data: Text, wanted: Callable[[Event], bool]) -> list[Event]:
     """The ``wanted`` events of the JSON list ``data``, in order; floats keep their text."""
     return [event for event in decode_events(data) if wanted(event)]
 
@@ -43,7 +43,7 @@ def names_process(event: Event) -> bool:
     return event.get("ph") == "M" and event.get("name") in PROCESS_NAMES
 
 
-def spans(data: Buffer) -> list[tuple[int, Event]]:
+def spans(data: Text) -> list[tuple[int, Event]]:
     """(place, event) of each event of the JSON list ``data`` that begins or ends a range."""
     return [(place, event) for place, event in enumerate(decode_events(data)) if event.get("ph") in ("B", "E")]
 

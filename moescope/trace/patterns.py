@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def load_patterns(extra: Path | None = None) -> Patterns:
 
 @cache
 def _built_in() -> tuple[str, dict[str, Any]]:
-    text = resources.files(__package__).joinpath("patterns.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("patterns.toml").read_text(encoding="utf-8")
     return text, _parse(text, "patterns.toml")
 
 

@@ -12,17 +12,22 @@ from io import FileIO
 
 from moescope.trace.block import Block
 from moescope.trace.decode import NOT_DECODED, decode_block
+from moescope.trace.records import Buffer
 
-_SPARE = 1 << 16
+_KEPT_BYTES = 8 << 20
+"""Larger ones are given back: few blocks are, and a thread may live long."""
+_BRACKETS = b"[]"
 _LOCAL = threading.local()
 
 
-def _scratch(size: int) -> bytearray:
-    """Memory of at least ``size`` bytes that is used over and over: fresh memory costs more than filling it."""
-    text: bytearray | None = getattr(_LOCAL, "text", None)
-    if text is None or not 0 <= len(text) - size <= size:  # whoever reads it goes through all of it
-        text = _LOCAL.text = bytearray(size + _SPARE)
-    return text
+def _scratch(size: int) -> memoryview:
+    """``size`` bytes of memory that is used over and over: fresh memory costs more than filling it."""
+    if size > _KEPT_BYTES:
+        return memoryview(bytearray(size))
+    text: bytearray = getattr(_LOCAL, "text", bytearray())
+    if len(text) < size:
+        text = _LOCAL.text = bytearray(size)
+    return memoryview(text)[:size]
 
 
 def _fill(room: memoryview, stream: FileIO) -> bool:
@@ -43,7 +48,7 @@ class Piece:
     """The bytes between brackets."""
     path: str | None = None
 
-    def as_list(self) -> bytes | bytearray:
+    def as_list(self) -> Buffer:
         """The bytes between brackets, a JSON list; valid until the next call in this thread.
 
         Raises :class:`EOFError` where the file has become shorter.
@@ -53,10 +58,9 @@ class Piece:
         text = _scratch(self.length + 2)
         with open(self._path(), "rb", buffering=0) as stream:
             stream.seek(self.offset)
-            if not _fill(memoryview(text)[1 : self.length + 1], stream):
+            if not _fill(text[1:-1], stream):
                 raise EOFError(self.path)
-        text[0] = ord("[")
-        text[self.length + 1 :] = b"]".ljust(len(text) - self.length - 1)
+        text[0], text[-1] = _BRACKETS
         return text
 
     def read(self) -> bytes:

@@ -31,11 +31,11 @@ class Coded:
 
     def each(self, code: Callable[[str], int], default: int, rows: npt.NDArray[np.intp] | None = None) -> Codes:
         """``code`` of each text (of ``rows``), called once for each different one; ``default`` where there is none."""
-        places = self.places if rows is None else self.places[rows]
+        places = self.places if rows is None else self.places.take(rows)
         table = np.full(len(self.words), default, dtype=np.uint8)
         for place in self.present(places):
             table[place] = code(self.words[place])  # type: ignore[arg-type]  # only the first is None
-        codes: Codes = table[places]
+        codes: Codes = table.take(places)
         return codes
 
     def present(self, places: npt.NDArray[np.uint32]) -> list[int]:

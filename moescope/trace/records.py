@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 Scalar = int | float | str | None
-Buffer = bytes | bytearray
+Text = bytes | bytearray
+Buffer = Text | memoryview
 NO_TEXT = msgspec.Raw()
 """Stands for a list that is absent."""
 
@@ -134,7 +135,7 @@ class Records:
     """How many events have no phase that the format knows, and the first one's place."""
 
 
-def decode_records(data: Buffer) -> Records:
+def decode_records(data: Text) -> Records:
     """Decode ``data``, a JSON list of events. Raises :class:`msgspec.DecodeError` where it is not one."""
     _check_utf8(data)
     if (frames := _python_frames(data)) is not None:
@@ -151,7 +152,7 @@ def decode_records(data: Buffer) -> Records:
     return Records(len(events), complete, rows, names, not _SPANS.isdisjoint(map(type, events)))
 
 
-def _python_frames(data: Buffer) -> Records | None:
+def _python_frames(data: Text) -> Records | None:
     """The records of a block of Python functions alone, which is how profilers with stacks fill most of a file."""
     end = data.rfind(b"]")
     if b"python_function" not in data[:256] or b"python_function" not in data[end - 512 : end]:
@@ -163,7 +164,7 @@ def _python_frames(data: Buffer) -> Records | None:
     return Records(len(rows), None, rows, frozenset(), has_args=False)
 
 
-def _decode_loosely(data: Buffer) -> Records:
+def _decode_loosely(data: Text) -> Records:
     events = _LOOSE.decode(data)
     odd = [place for place, event in enumerate(events) if event.ph not in PHASES]
     complete = [event.ph == "X" for event in events]
@@ -173,7 +174,7 @@ def _decode_loosely(data: Buffer) -> Records:
     return Records(len(events), complete, rows, names, has_spans, odd_phases=(len(odd), odd[0] if odd else 0))
 
 
-def decode_time_texts(data: Buffer) -> list[tuple[str, str]]:
+def decode_time_texts(data: Text) -> list[tuple[str, str]]:
     """The texts of start and duration of each complete event of ``data``."""
     return [(_text(event.ts), _text(event.dur)) for event in _TIMES.decode(data) if event.ph == "X"]
 
@@ -182,7 +183,7 @@ def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode().strip('"')
 
 
-def _check_utf8(data: Buffer) -> None:
+def _check_utf8(data: Text) -> None:
     """Raise for bad UTF-8 anywhere: the decoder does not look into what it skips."""
     if not data.isascii():
         try:

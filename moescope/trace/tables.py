@@ -49,7 +49,7 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
 def _events(found: Scan, base_ns: int, category: Codes, kind: Codes) -> pl.DataFrame:
     """The table of events; takes the columns out of ``found``."""
     numbers, words = found.events.numbers, found.events.words
-    on_device = _one_of(DEVICE_CATEGORIES)[category]
+    on_device = _is_one_of(DEVICE_CATEGORIES, category)
     of_process = _device_of_process(numbers["pid"], found.labels)
     device = np.where(numbers["device"] > NO_NUMBER, numbers["device"], of_process)
     is_device = on_device & (device >= _INT32.min) & (device <= _INT32.max)
@@ -123,25 +123,25 @@ def _kinds(names: Coded, category: Codes, patterns: Patterns) -> Codes:
         return _NO_KIND if found is None else KINDS.index(found)
 
     kind = np.full(len(category), _NO_KIND, dtype=np.uint8)
-    kind[_one_of(("copy", "memset"))[category]] = KINDS.index("copy")
+    kind[_is_one_of(("copy", "memset"), category)] = KINDS.index("copy")
     for categories, code in (
         (("kernel",), lambda name: KINDS.index(patterns.kernel_kind(name))),
         (("annotation", "cpu_op"), of_range),
     ):
-        rows = np.flatnonzero(_one_of(categories)[category])
+        rows = np.flatnonzero(_is_one_of(categories, category))
         kind[rows] = names.each(code, _NO_KIND, rows)
     return kind
 
 
-def _one_of(categories: Sequence[str]) -> Mask:
-    """For each category's code whether it is one of ``categories``."""
-    return np.array([name in categories for name in CATEGORIES])
+def _is_one_of(categories: Sequence[str], category: Codes) -> Mask:
+    """For each code of a category whether it is one of ``categories``."""
+    mask: Mask = np.array([name in categories for name in CATEGORIES]).take(category)
+    return mask
 
 
 def in_categories(events: pl.DataFrame, categories: Sequence[str]) -> Mask:
     """For each row of the table of events whether it is of one of the ``categories``."""
-    mask: Mask = _one_of(categories)[events["category"].to_physical().to_numpy()]
-    return mask
+    return _is_one_of(categories, events["category"].to_physical().to_numpy())
 
 
 def note_launches(events: pl.DataFrame, faults: Faults) -> None:
