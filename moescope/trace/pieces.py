@@ -44,9 +44,13 @@ class Piece:
 
     offset: int
     length: int
-    text: bytes | bytearray | None = None
-    """The bytes between brackets."""
+    text: Buffer | None = None
+    """The bytes between brackets; a view of memory that is used again for others when this piece is done."""
     path: str | None = None
+
+    def __reduce__(self) -> tuple[type[Piece], tuple[object, ...]]:
+        """To a helper process goes a copy: views do not travel."""
+        return Piece, (self.offset, self.length, None if self.text is None else bytes(self.text), self.path)
 
     def as_list(self) -> Buffer:
         """The bytes between brackets, a JSON list; valid until the next call in this thread.

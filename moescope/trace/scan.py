@@ -24,7 +24,7 @@ from moescope.trace.raw import RawEvents
 from moescope.trace.source import is_gzip
 from moescope.trace.split import BLOCK_BYTES, LARGEST_BYTES, FileSplitter, Splitter
 
-_AHEAD_EACH = 4
+_AHEAD_EACH = 2
 _LONGEST_GAP_BYTES = 1 << 12
 
 
@@ -51,7 +51,11 @@ def scan(
 
     Of an event or of metadata longer than ``largest_bytes`` the middle is left out.
     """
-    reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes, largest_bytes))
+    if is_gzip(path):  # its blocks are in memory several at a time
+        splitter = Splitter(path, max(1, block_bytes // 2), largest_bytes)
+    else:
+        splitter = FileSplitter(path, block_bytes, largest_bytes)
+    reading = _Reading(splitter)
     with _no_collection():
         tail = reading.run(crew)
     splitter, tables = reading.splitter, reading.tables
@@ -117,6 +121,7 @@ class _Reading:
                 if len(data) < piece.length:  # somebody cut the file meanwhile
                     self.tables.faults.note("truncated", f"byte {piece.offset + len(data):,}")
             self._read_to = piece.offset + piece.length
+            self.splitter.reuse(piece)
         if self.splitter.found:
             self._mend(self.splitter.rest, self.splitter.rest_offset, "nothing")
         return self._tail or b""

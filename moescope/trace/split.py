@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
@@ -27,6 +28,7 @@ _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=\{|\]|\Z)")
 _FIRST_EVENT = re.compile(PHASED_EVENT.encode())
 _SEPARATOR = re.compile(rb"\}\s*+,\s*+(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
+_OPENING, _CLOSING = b"[]"
 _SMALLEST = 4
 """Of a block's size, and of what is left of the file, the smallest blocks have this part."""
 _WINDOW = 1 << 16
@@ -65,6 +67,7 @@ class Splitter:
         self.fault = ""
         """What is wrong with the compressed stream."""
         self._separator = b""
+        self._spare: list[bytearray] = []
 
     def pieces(self) -> Iterator[Piece]:
         """Stretches of whole events, in order."""
@@ -87,7 +90,7 @@ class Splitter:
             size += len(chunk)
             if size < enough:
                 continue
-            text, enough = bytearray().join((b"[", *waiting)), self.block_bytes
+            text, enough = self._joined(waiting, size), self.block_bytes
             if taken := self._whole_events(offset, text):
                 piece, offset, buffer = taken
                 yield piece
@@ -101,7 +104,23 @@ class Splitter:
             waiting, size = [buffer], len(buffer)
         yield from self._finish(offset, b"".join(waiting))
 
-    def _whole_events(self, offset: int, text: bytearray) -> tuple[Piece, int, bytes] | None:
+    def _joined(self, parts: list[bytes], size: int) -> memoryview:
+        """A bracket and the ``parts``, of ``size`` bytes, in memory that is used over and over (:meth:`reuse`)."""
+        place = next((place for place, room in enumerate(self._spare) if len(room) > size), None)
+        room = bytearray(size + 1 + self.block_bytes // _SMALLEST) if place is None else self._spare.pop(place)
+        text, end = memoryview(room), 1
+        text[0] = _OPENING
+        for part in parts:
+            text[end : end + len(part)] = part
+            end += len(part)
+        return text[:end]
+
+    def reuse(self, piece: Piece) -> None:
+        """Take back the memory of ``piece``, which nobody needs any more."""
+        if isinstance(piece.text, memoryview) and isinstance(piece.text.obj, bytearray):
+            self._spare.append(piece.text.obj)
+
+    def _whole_events(self, offset: int, text: memoryview) -> tuple[Piece, int, bytes] | None:
         """The events that ``text`` holds whole, which is a bracket and the content from ``offset`` on; where the next
         one begins, and what is there of it. None where no event ends. ``text`` becomes the piece's: copies cost as
         much as inflating."""
@@ -109,9 +128,8 @@ class Splitter:
         if cut is None:
             return None
         rest = bytes(text[cut[1] :])
-        del text[cut[0] :]
-        text += b"]"
-        return Piece(offset, cut[0] - 1, text), offset + cut[1] - 1, rest
+        text[cut[0]] = _CLOSING
+        return Piece(offset, cut[0] - 1, text[: cut[0] + 1]), offset + cut[1] - 1, rest
 
     def _before(self, offset: int, ends: bytes, after: int | None) -> Iterator[Piece]:
         """The two ends of an event that was too long, where another one follows."""
@@ -135,7 +153,7 @@ class Splitter:
 
     def _finish(self, offset: int, buffer: bytes) -> Iterator[Piece]:
         """The last whole events, then what remains as ``rest``."""
-        if taken := self._whole_events(offset, bytearray(b"[" + buffer)):
+        if taken := self._whole_events(offset, memoryview(bytearray(b"[" + buffer))):
             piece, offset, buffer = taken
             yield piece
         self.rest, self.rest_offset = buffer, offset
@@ -175,14 +193,15 @@ class Splitter:
         self.found, self.head, self.list_offset = True, bytes(buffer[:end]), left_out + end
         return bytes(buffer[end:])
 
-    def _last_cut(self, buffer: bytes | bytearray) -> tuple[int, int] | None:
+    def _last_cut(self, buffer: bytes | memoryview) -> tuple[int, int] | None:
         """Where the last whole event of ``buffer`` ends and where the next begins."""
         if not self._separator:
             first = _SEPARATOR.search(buffer)
             if first is None:
                 return None
             self._separator = first[0] + b"{"
-        at = buffer.rfind(self._separator)
+        whole: Any = buffer.obj if isinstance(buffer, memoryview) else buffer  # views cannot be searched backwards
+        at = whole.rfind(self._separator, 0, len(buffer))
         if at >= 0:
             return at + 1, at + len(self._separator) - 1
         last = None
