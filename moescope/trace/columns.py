@@ -60,10 +60,6 @@ class Vocabulary:
             codes = full
         self.codes.append(codes)
 
-    def column(self, whole: npt.NDArray[np.uint32], order: npt.NDArray[np.intp]) -> Coded:
-        """The whole column, its rows in ``order``, joined in the memory of ``whole``; takes the codes."""
-        return Coded(list(self.places), _taken(self.codes, whole, 0, order))
-
 
 @dataclass(slots=True)
 class RawTables:
@@ -159,17 +155,22 @@ class RawTables:
         Takes them out of here.
         """
         self._open.finish(self.faults)
-        # One piece of memory to join all columns in: fresh memory costs more than filling it.
-        whole = np.empty(sum(map(len, self._index)), np.int64)
-        places = whole.view(np.uint32)[: len(whole)]
-        order = self._order(_joined(self._numbers["ts_ns"], whole, ABSENT))
-        index = _taken([*self._index], places, 0, order)
+        # Fresh memory costs more than filling it: all columns are joined in the same, and stand in two large pieces,
+        # for which the system gives large pages.
+        joined = np.empty(sum(map(len, self._index)), np.int64)
+        order = self._order(_joined(self._numbers["ts_ns"], joined, ABSENT))
+        numbers = np.empty((len(self._numbers), len(order)), np.int64)
+        for column, parts in zip(numbers, self._numbers.values(), strict=True):
+            _fill(column, parts, joined, ABSENT, order)
+        joined_places = joined.view(np.uint32)[: len(joined)]
+        index, *places = np.empty((len(self._words) + 1, len(order)), np.uint32)
+        _fill(index, [*self._index], joined_places, 0, order)
         self._index.clear()
-        return RawEvents(
-            index,
-            {name: _taken(parts, whole, ABSENT, order) for name, parts in self._numbers.items()},
-            {name: vocabulary.column(places, order) for name, vocabulary in self._words.items()},
-        )
+        words = {}
+        for codes, (name, vocabulary) in zip(places, self._words.items(), strict=True):
+            _fill(codes, vocabulary.codes, joined_places, 0, order)
+            words[name] = Coded(list(vocabulary.places), codes)
+        return RawEvents(index, dict(zip(self._numbers, numbers, strict=True)), words)
 
     def _order(self, start: IntArray) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""
@@ -238,16 +239,19 @@ def _marked(rows: list[int], length: int) -> Mask | None:
     return mask
 
 
-def _taken(
-    parts: list[npt.NDArray[Number] | int], whole: npt.NDArray[Number], absent: int, order: npt.NDArray[np.intp]
-) -> npt.NDArray[Number]:
-    """The column in ``order``, joined in the memory of ``whole``; ``parts`` are emptied."""
+def _fill(
+    column: npt.NDArray[Number],
+    parts: list[npt.NDArray[Number] | int],
+    joined: npt.NDArray[Number],
+    absent: int,
+    order: npt.NDArray[np.intp],
+) -> None:
+    """Put the parts into ``column`` in ``order``, joined in the memory of ``joined``; ``parts`` are emptied."""
     if all(isinstance(part, int) for part in parts):
-        column = np.full(len(order), absent, whole.dtype)
+        column[:] = absent
     else:
-        column = _joined(parts, whole, absent).take(order)
+        np.take(_joined(parts, joined, absent), order, out=column, mode="clip")  # other modes buffer what they put out
     parts.clear()
-    return column
 
 
 def _joined(parts: list[npt.NDArray[Number] | int], whole: npt.NDArray[Number], absent: int) -> npt.NDArray[Number]:

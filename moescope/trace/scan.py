@@ -51,11 +51,7 @@ def scan(
 
     Of an event or of metadata longer than ``largest_bytes`` the middle is left out.
     """
-    if is_gzip(path):  # its blocks are in memory several at a time
-        splitter = Splitter(path, max(1, block_bytes // 2), largest_bytes)
-    else:
-        splitter = FileSplitter(path, block_bytes, largest_bytes)
-    reading = _Reading(splitter)
+    reading = _Reading((Splitter if is_gzip(path) else FileSplitter)(path, block_bytes, largest_bytes))
     with _no_collection():
         tail = reading.run(crew)
     splitter, tables = reading.splitter, reading.tables

@@ -16,7 +16,7 @@ from typing import Any
 from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 """Larger ones gain little and make those who share a file wait longer for the last."""
 
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)"\s*:'

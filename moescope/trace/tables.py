@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from moescope.trace.faults import Faults
@@ -49,17 +50,11 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
 def _events(found: Scan, base_ns: int, category: Codes, kind: Codes) -> pl.DataFrame:
     """The table of events; takes the columns out of ``found``."""
     numbers, words = found.events.numbers, found.events.words
-    on_device = _is_one_of(DEVICE_CATEGORIES, category)
-    of_process = _device_of_process(numbers["pid"], found.labels)
-    device = np.where(numbers["device"] > NO_NUMBER, numbers["device"], of_process)
-    is_device = on_device & (device >= _INT32.min) & (device <= _INT32.max)
-    numbers["device"] = np.where(is_device, device, ABSENT)
-    no_stream = on_device & (numbers["stream"] <= NO_NUMBER)
-    numbers["stream"] = np.where(no_stream, numbers["tid"], numbers["stream"])
-    numbers["bytes"] = np.where(on_device, numbers["bytes"], ABSENT)
+    _take_of_device(numbers, np.flatnonzero(_is_one_of(DEVICE_CATEGORIES, category)), found.labels)
+    numbers["ts_ns"] += base_ns
     columns = {
         "index": pl.Series(found.events.index),
-        "start_ns": pl.Series(numbers.pop("ts_ns") + base_ns),
+        "start_ns": pl.Series(numbers.pop("ts_ns")),
         "category": _CATEGORIES.gather(pl.Series(category)),
         "kind": _KINDS.gather(pl.Series(kind)),
     }
@@ -71,6 +66,21 @@ def _events(found: Scan, base_ns: int, category: Codes, kind: Codes) -> pl.DataF
         elif name in words:
             columns[name] = words.pop(name).series()
     return pl.DataFrame({name: columns[name] for name in EVENT_SCHEMA})
+
+
+def _take_of_device(numbers: dict[str, IntArray], rows: npt.NDArray[np.intp], labels: dict[str, str]) -> None:
+    """Leave device and bytes to the device events, at ``rows``; those without a device or a stream take what stands for
+    it in older traces: process and thread."""
+    device, stream, num_bytes, process, thread = (
+        numbers[name][rows] for name in ("device", "stream", "bytes", "pid", "tid")
+    )
+    device = np.where(device > NO_NUMBER, device, _device_of_process(process, labels))
+    device[(device < _INT32.min) | (device > _INT32.max)] = ABSENT
+    for name in ("device", "bytes"):
+        numbers[name][:] = ABSENT
+    numbers["device"][rows] = device
+    numbers["stream"][rows] = np.where(stream > NO_NUMBER, stream, thread)
+    numbers["bytes"][rows] = num_bytes
 
 
 def _categories(found: Scan, patterns: Patterns) -> Codes:
