@@ -204,6 +204,8 @@ class RawTables:
 
 def _exceeds(column: pl.Series, limit: int) -> bool:
     """Whether any number of the column, or of its lists, is further from 0 than ``limit``."""
+    if column.null_count() == len(column):
+        return False
     numbers = column.explode() if column.dtype == pl.List else column
     least, most = numbers.min(), numbers.max()
     return isinstance(least, int) and isinstance(most, int) and (least < -limit or most > limit)

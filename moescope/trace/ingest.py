@@ -17,9 +17,10 @@ from moescope.trace.interrupts import check
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
+from moescope.trace.records import ABSENT
 from moescope.trace.scan import Scan, scan
 from moescope.trace.store import Entry
-from moescope.trace.tables import Tables, finish, in_categories, note_launches
+from moescope.trace.tables import Columns, Tables, finish, note_launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,10 @@ def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]
 
 def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any]:
     """Write the tables; meanwhile describe them."""
+    columns = Columns.of(tables.events)  # at once: writing keeps the threads of polars busy
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(entry.save_table, "events", tables.events)
-        metadata = _describe(job, found, tables)
+        metadata = _describe(job, found, columns)
         entry.save_table("comm", tables.comm)
         entry.save_table("memory", tables.memory)
         written.result()
@@ -84,16 +86,14 @@ def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: i
     return _store(job, job.entry.part(rank), found, mine) | {"rank": rank}
 
 
-def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
-    events = tables.events
+def _describe(job: Job, found: Scan, events: Columns) -> dict[str, Any]:
     faults = found.faults.copy()
-    on_device = in_categories(events, DEVICE_CATEGORIES)
-    used = events["device"].filter(pl.Series(on_device)).drop_nulls().to_numpy()
-    devices, counts = np.unique(used, return_counts=True)
+    on_device = events.are_in(*DEVICE_CATEGORIES)
+    devices, counts = np.unique(events.device[on_device & (events.device != ABSENT)], return_counts=True)
     who = identify(found.info, devices[np.argsort(-counts, kind="stable")].tolist(), faults)
     who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     note_launches(events, faults)
-    if not events.height:
+    if not len(events.index):
         faults.note("no-events")
     start, end = _span(events)
     return {
@@ -103,7 +103,7 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
         **asdict(who),
         "start_ns": start,
         "end_ns": end,
-        "num_events": events.height,
+        "num_events": len(events.index),
         "num_device_events": int(on_device.sum()),
         "num_recorded": found.num_recorded,
         "info": found.info,
@@ -113,10 +113,10 @@ def _describe(job: Job, found: Scan, tables: Tables) -> dict[str, Any]:
     }
 
 
-def _span(events: pl.DataFrame) -> tuple[int, int]:
+def _span(events: Columns) -> tuple[int, int]:
     """When the first event begins and the last one ends, of those of a known category if there are any."""
-    start, duration = (events[name].to_numpy() for name in ("start_ns", "dur_ns"))
-    is_other = in_categories(events, ("other",))
+    start, end = events.start_ns, events.start_ns + events.dur_ns
+    is_other = events.are_in("other")
     if not is_other.all():
-        start, duration = start[~is_other], duration[~is_other]
-    return (int(start.min()), int((start + duration).max())) if len(start) else (0, 0)
+        start, end = start[~is_other], end[~is_other]
+    return (int(start.min()), int(end.max())) if len(start) else (0, 0)

@@ -26,7 +26,7 @@ def _scratch(size: int) -> memoryview:
         return memoryview(bytearray(size))
     text: bytearray = getattr(_LOCAL, "text", bytearray())
     if len(text) < size:
-        text = _LOCAL.text = bytearray(size)
+        text = _LOCAL.text = bytearray(size + size // 8)  # blocks are cut to events: the next may be a little longer
     return memoryview(text)[:size]
 
 

@@ -102,9 +102,7 @@ def _categories(found: Scan, patterns: Patterns) -> Codes:
         category[told], unknown[told] = codes[codes != _NO_CATEGORY], False
     if unknown.any():
         places = recorded.places[unknown]
-        names = [str(recorded.words[place]) for place in recorded.present(places)] + ["none"] * bool(
-            (places == 0).any()
-        )
+        names = ["none"] * bool((places == 0).any()) + [str(recorded.words[p]) for p in recorded.present(places)]
         found.faults.note("unknown-category", count=int(unknown.sum()), detail=", ".join(sorted(names)[:5]))
     return category
 
@@ -154,24 +152,48 @@ def in_categories(events: pl.DataFrame, categories: Sequence[str]) -> Mask:
     return _is_one_of(categories, events["category"].to_physical().to_numpy())
 
 
-def note_launches(events: pl.DataFrame, faults: Faults) -> None:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of the table of events as arrays, ABSENT where there is no number."""
+
+    index: npt.NDArray[np.uint32]
+    start_ns: IntArray
+    dur_ns: IntArray
+    device: IntArray
+    correlation: IntArray
+    _category: Codes
+
+    @classmethod
+    def of(cls, events: pl.DataFrame) -> Columns:
+        """Those of ``events``."""
+        index, start, duration = (events[name].to_numpy() for name in ("index", "start_ns", "dur_ns"))
+        device, correlation = (
+            events[name].cast(pl.Int64).fill_null(ABSENT).to_numpy() for name in ("device", "correlation")
+        )
+        return cls(index, start, duration, device, correlation, events["category"].to_physical().to_numpy())
+
+    def are_in(self, *categories: str) -> Mask:
+        """For each row whether it is of one of the ``categories``."""
+        return _is_one_of(categories, self._category)
+
+
+def note_launches(events: Columns, faults: Faults) -> None:
     """Note device events that start before the call that launched them; remark those without a launch.
 
     ``events`` are in the order of time.
     """
-    start, correlation = events["start_ns"].to_numpy(), events["correlation"].fill_null(ABSENT).to_numpy()
-    is_linked, on_device = correlation != ABSENT, in_categories(events, DEVICE_CATEGORIES)
-    calls = np.flatnonzero(is_linked & in_categories(events, ("runtime",)))
-    ids, first = np.unique(correlation[calls], return_index=True)
+    is_linked, on_device = events.correlation != ABSENT, events.are_in(*DEVICE_CATEGORIES)
+    calls = np.flatnonzero(is_linked & events.are_in("runtime"))
+    ids, first = np.unique(events.correlation[calls], return_index=True)
     if not len(ids):
         return
     launched = np.flatnonzero(is_linked & on_device)
-    wanted = correlation[launched]
+    wanted = events.correlation[launched]
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     has_launch = ids[place] == wanted
-    early = launched[has_launch & (start[launched] < start[calls[first[place]]])]
+    early = launched[has_launch & (events.start_ns[launched] < events.start_ns[calls[first[place]]])]
     if len(early):
-        faults.note("early-kernels", f"event {int(events['index'].to_numpy()[early].min()):,}", len(early))
+        faults.note("early-kernels", f"event {int(events.index[early].min()):,}", len(early))
     num_on_device = int(on_device.sum())
     unlinked = num_on_device - int(has_launch.sum())
     if unlinked:
