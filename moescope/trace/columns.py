@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -50,10 +51,11 @@ class Vocabulary:
         if words is None or not length:
             self.codes.append(length)
             return
-        known = list(map(self.places.get, words[1]))
-        if None in known:
-            known = [self.places.setdefault(word, len(self.places)) for word in words[1]]
-        codes = np.array(known, dtype=np.uint32).take(np.frombuffer(words[0], dtype=np.uint32))
+        try:
+            here = np.fromiter(map(self.places.get, words[1]), np.uint32, len(words[1]))
+        except TypeError:  # there are new ones
+            here = np.array([self.places.setdefault(word, len(self.places)) for word in words[1]], np.uint32)
+        codes = here.take(np.frombuffer(words[0], dtype=np.uint32))
         if marked is not None:
             full = np.zeros(length, dtype=np.uint32)
             full[marked] = codes
@@ -155,22 +157,28 @@ class RawTables:
         Takes them out of here.
         """
         self._open.finish(self.faults)
-        # Fresh memory costs more than filling it: all columns are joined in the same, and stand in two large pieces,
-        # for which the system gives large pages.
+        # Fresh memory costs more than filling it: all columns are joined in the same, and stand in large pieces, for
+        # which the system gives large pages.
         joined = np.empty(sum(map(len, self._index)), np.int64)
         order = self._order(_joined(self._numbers["ts_ns"], joined, ABSENT))
-        numbers = np.empty((len(self._numbers), len(order)), np.int64)
-        for column, parts in zip(numbers, self._numbers.values(), strict=True):
-            _fill(column, parts, joined, ABSENT, order)
-        joined_places = joined.view(np.uint32)[: len(joined)]
+        with ThreadPoolExecutor(1) as pool:
+            coded = pool.submit(self._coded, order, len(joined))
+            numbers = np.empty((len(self._numbers), len(order)), np.int64)
+            for column, parts in zip(numbers, self._numbers.values(), strict=True):
+                _fill(column, parts, joined, ABSENT, order)
+            return RawEvents(*coded.result(), dict(zip(self._numbers, numbers, strict=True)))
+
+    def _coded(self, order: npt.NDArray[np.intp], num_rows: int) -> tuple[npt.NDArray[np.uint32], dict[str, Coded]]:
+        """The places in the file and the columns of texts, of ``num_rows`` rows those in ``order``."""
+        joined = np.empty(num_rows, np.uint32)
         index, *places = np.empty((len(self._words) + 1, len(order)), np.uint32)
-        _fill(index, [*self._index], joined_places, 0, order)
+        _fill(index, [*self._index], joined, 0, order)
         self._index.clear()
         words = {}
         for codes, (name, vocabulary) in zip(places, self._words.items(), strict=True):
-            _fill(codes, vocabulary.codes, joined_places, 0, order)
+            _fill(codes, vocabulary.codes, joined, 0, order)
             words[name] = Coded(list(vocabulary.places), codes)
-        return RawEvents(index, dict(zip(self._numbers, numbers, strict=True)), words)
+        return index, words
 
     def _order(self, start: IntArray) -> npt.NDArray[np.intp]:
         """The rows that have a start, by time."""

@@ -53,11 +53,11 @@ class RawEvents:
 
     index: npt.NDArray[np.uint32]
     """Place in the list of events, of any phase."""
+    words: dict[str, Coded]
+    """``recorded`` (the category), ``name``, ``input_dims``, ``input_types``, ``concrete_inputs``."""
     numbers: dict[str, IntArray]
     """``ts_ns``, ``dur_ns``, ``pid``, ``tid``, ``device``, ``stream``, ``correlation``, ``external_id``, ``bytes``; at
     most ``NO_NUMBER`` where there is none."""
-    words: dict[str, Coded]
-    """``recorded`` (the category), ``name``, ``input_dims``, ``input_types``, ``concrete_inputs``."""
 
     @property
     def height(self) -> int:

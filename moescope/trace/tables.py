@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,9 +37,17 @@ class Tables:
 
 def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     """The contract's tables; ``base_ns`` is what the file's times count from. Takes the events out of ``found``."""
-    category = _categories(found, patterns)
-    kind = _kinds(found.events.words["name"], category, patterns)
-    events = _events(found, base_ns, category, kind)
+    words = found.events.words
+    category = _categories(found, words.pop("recorded"), patterns)
+    with ThreadPoolExecutor(1) as pool:
+        texts = pool.submit(lambda: {name: column.series() for name, column in words.items()})
+        kind = _kinds(words["name"], category, patterns)
+        columns = _numbers(found, base_ns, category) | {
+            "category": _CATEGORIES.gather(pl.Series(category)),
+            "kind": _KINDS.gather(pl.Series(kind)),
+        }
+        columns |= texts.result()
+    events = pl.DataFrame({name: columns[name] for name in EVENT_SCHEMA})
     if found.memory.is_empty():
         return Tables(events, found.comm, found.memory)
     memory = found.memory.drop_nulls("ts_ns").with_columns(pl.col("ts_ns") + base_ns)
@@ -47,25 +56,18 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     return Tables(events, found.comm, memory.sort("ts_ns", maintain_order=True))
 
 
-def _events(found: Scan, base_ns: int, category: Codes, kind: Codes) -> pl.DataFrame:
-    """The table of events; takes the columns out of ``found``."""
-    numbers, words = found.events.numbers, found.events.words
+def _numbers(found: Scan, base_ns: int, category: Codes) -> dict[str, pl.Series]:
+    """The columns of numbers; takes them out of ``found``."""
+    numbers = found.events.numbers
     _take_of_device(numbers, np.flatnonzero(_is_one_of(DEVICE_CATEGORIES, category)), found.labels)
-    numbers["ts_ns"] += base_ns
-    columns = {
-        "index": pl.Series(found.events.index),
-        "start_ns": pl.Series(numbers.pop("ts_ns")),
-        "category": _CATEGORIES.gather(pl.Series(category)),
-        "kind": _KINDS.gather(pl.Series(kind)),
-    }
-    for name, type_ in EVENT_SCHEMA.items():
-        if name in numbers:
-            values = numbers.pop(name)
-            known = values > NO_NUMBER
-            columns[name] = nullable(values.astype(np.int32) if type_ == pl.Int32 else values, known)
-        elif name in words:
-            columns[name] = words.pop(name).series()
-    return pl.DataFrame({name: columns[name] for name in EVENT_SCHEMA})
+    numbers["start_ns"] = numbers.pop("ts_ns")
+    numbers["start_ns"] += base_ns
+    columns = {"index": pl.Series(found.events.index)}
+    for name in list(numbers):
+        values = numbers.pop(name)
+        known = values > NO_NUMBER
+        columns[name] = nullable(values.astype(np.int32) if EVENT_SCHEMA[name] == pl.Int32 else values, known)
+    return columns
 
 
 def _take_of_device(numbers: dict[str, IntArray], rows: npt.NDArray[np.intp], labels: dict[str, str]) -> None:
@@ -83,9 +85,8 @@ def _take_of_device(numbers: dict[str, IntArray], rows: npt.NDArray[np.intp], la
     numbers["bytes"][rows] = num_bytes
 
 
-def _categories(found: Scan, patterns: Patterns) -> Codes:
+def _categories(found: Scan, recorded: Coded, patterns: Patterns) -> Codes:
     """Category of each event, from its own or from the name of its process; notes those whose own is unknown."""
-    recorded = found.events.words.pop("recorded")
     category = recorded.each(lambda text: CATEGORIES.index(patterns.category(text)), CATEGORIES.index("other"))
     unknown = recorded.each(lambda text: int(text in patterns.categories), 0) == 0
     if not unknown.any():
