@@ -38,8 +38,8 @@ class Rule:
         return self.literal in name and _compiled(self.expression).search(name) is not None
 
 
-ProcessRule = tuple[re.Pattern[str], re.Pattern[str] | None, str]
-"""Process name, event name or None for all, category."""
+ProcessRule = tuple[str, str | None, str]
+"""Expression for the process name, for the event name or None for all, category."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class Patterns:
             (
                 category
                 for of_process, of_event, category in self.process_rules
-                if of_process.search(process.lower()) and (of_event is None or of_event.search(name.lower()))
+                if _compiled(of_process).search(process.lower())
+                and (of_event is None or _compiled(of_event).search(name.lower()))
             ),
             None,
         )
@@ -108,7 +109,7 @@ def load_patterns(extra: Path | None = None) -> Patterns:
         kernel_rules=_all_rules(tables, "kernel", KINDS),
         range_rules=_all_rules(tables, "range", KINDS),
         collective_rules=_all_rules(tables, "collective", COLLECTIVES),
-        process_rules=tuple(rule for table in tables for rule in _process_rules(table)),
+        process_rules=tuple(rule for table in tables for rule in _process_rules(table, check=table is not builtin)),
         categories=categories,
         text="\n".join(texts),
     )
@@ -132,7 +133,14 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MoescopeError(f"{origin} is not valid TOML: {error}", code="bad-patterns") from error
-    unknown = (set(table) - _SECTIONS) | (set(table.get("categories", {})) - set(CATEGORIES))
+    categories = table.get("categories", {})
+    if not isinstance(categories, dict) or not all(map(_are_texts, categories.values())):
+        raise MoescopeError(f"{origin}: [categories] needs a list of names for each category", code="bad-patterns")
+    for section in _SECTIONS - {"categories"}:
+        entries = table.get(section, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise MoescopeError(f"{origin}: {section} must be tables, each headed [[{section}]]", code="bad-patterns")
+    unknown = (set(table) - _SECTIONS) | (set(categories) - set(CATEGORIES))
     if unknown:
         raise MoescopeError(
             f"{origin}: unknown keys {sorted(unknown)}",
@@ -150,7 +158,7 @@ def _all_rules(tables: Sequence[dict[str, Any]], section: str, kinds: Collection
 def _rules(table: dict[str, Any], section: str, kinds: Collection[str], *, check: bool) -> list[Rule]:
     rules = []
     for entry in table.get(section, []):
-        if entry.get("kind") not in kinds or not isinstance(entry.get("match"), list):
+        if entry.get("kind") not in kinds or not _are_texts(entry.get("match")):
             raise MoescopeError(
                 f"a [[{section}]] entry needs kind (one of {', '.join(kinds)}) and match (a list), got {entry}",
                 code="bad-patterns",
@@ -163,18 +171,26 @@ def _rules(table: dict[str, Any], section: str, kinds: Collection[str], *, check
     return rules
 
 
-def _process_rules(table: dict[str, Any]) -> list[ProcessRule]:
+def _process_rules(table: dict[str, Any], *, check: bool) -> list[ProcessRule]:
     rules: list[ProcessRule] = []
     for entry in table.get("process", []):
-        if entry.get("category") not in CATEGORIES or not isinstance(entry.get("process"), str):
+        names = entry.get("name", [])
+        if entry.get("category") not in CATEGORIES or not _are_texts([entry.get("process")]) or not _are_texts(names):
             raise MoescopeError(
-                f"a [[process]] entry needs category (one of {', '.join(CATEGORIES)}) and process, got {entry}",
+                f"a [[process]] entry needs category (one of {', '.join(CATEGORIES)}), process, and no name or a list of "
+                f"them, got {entry}",
                 code="bad-patterns",
             )
-        of_process = _compile(entry["process"], "process")
-        names: list[re.Pattern[str] | None] = [_compile(name, "process") for name in entry.get("name", [])]
-        rules += [(of_process, name, entry["category"]) for name in names or [None]]
+        for text in (entry["process"], *names) if check else ():
+            _compile(text, "process")
+        process = _in_lower_case(entry["process"])
+        rules += [(process, name, entry["category"]) for name in map(_in_lower_case, names)]
+        rules += [] if names else [(process, None, entry["category"])]
     return rules
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 @cache

@@ -243,6 +243,13 @@ def test_the_users_patterns_come_first(tmp_path: Path) -> None:
         '[[kernel]]\nkind = "fast"\nmatch = []',
         "[kernels]",
         '[[range]]\nkind = "wait"\nmatch = ["("]',
+        '[[range]]\nkind = "wait"\nmatch = [5]',
+        '[[process]]\ncategory = "kernel"\nprocess = "("',
+        '[[process]]\ncategory = "kernel"\nprocess = "p"\nname = "n"',
+        "kernel = 5",
+        "[kernel]",
+        "categories = 5",
+        "[categories]\nkernel = 5",
     ):
         table.write_text(bad)
         with pytest.raises(MoescopeError) as caught:
