@@ -177,7 +177,7 @@ def _process_rules(table: dict[str, Any], *, check: bool) -> list[ProcessRule]:
         names = entry.get("name", [])
         if entry.get("category") not in CATEGORIES or not _are_texts([entry.get("process")]) or not _are_texts(names):
             raise MoescopeError(
-                f"a [[process]] entry needs category (one of {', '.join(CATEGORIES)}), process, and no name or a list of "
+                f"a [[process]] entry needs category (one of {', '.join(CATEGORIES)}), process, no name or a list of "
                 f"them, got {entry}",
                 code="bad-patterns",
             )
