@@ -6,43 +6,29 @@ second, not in half a one.
 
 from __future__ import annotations
 
-import mmap
-import sys
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 
 from moescope.trace.block import Block
 from moescope.trace.decode import NOT_DECODED, decode_block
+from moescope.trace.memory import fresh
 from moescope.trace.records import Buffer
 
-_LARGE_PAGE = 2 << 20
 _KEPT_BYTES = 8 << 20
 """Larger ones are given back: few blocks are, and a thread may live long."""
 _BRACKETS = b"[]"
 _LOCAL = threading.local()
-_NOTHING = memoryview(b"")
 
 
 def _scratch(size: int) -> memoryview:
     """``size`` bytes of memory that is used over and over: fresh memory costs more than filling it."""
-    if size > _KEPT_BYTES:
-        return memoryview(bytearray(size))
-    text: memoryview = getattr(_LOCAL, "text", _NOTHING)
-    if len(text) < size:
-        text = _LOCAL.text = memoryview(_pages(-(-size // _LARGE_PAGE) * _LARGE_PAGE))
+    text: memoryview | None = getattr(_LOCAL, "text", None)
+    if text is None or len(text) < size:
+        text = fresh(size)
+        if size <= _KEPT_BYTES:
+            _LOCAL.text = text
     return text[:size]
-
-
-def _pages(size: int) -> mmap.mmap:
-    """Fresh memory, of large pages where the system has them: one costs a third of the small ones in its place."""
-    if sys.platform != "linux":
-        return mmap.mmap(-1, size)
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def _fill(room: memoryview, stream: FileIO) -> bool:

@@ -17,6 +17,7 @@ from moescope.trace.crew import Crew
 from moescope.trace.decode import NOT_DECODED, decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.interrupts import check
+from moescope.trace.memory import ahead
 from moescope.trace.mend import LOST, Follows, Mended, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece
@@ -129,13 +130,17 @@ class _Reading:
             self._tail = None
 
     def _outcomes(self, crew: Crew | None) -> Iterator[tuple[Piece, Block | None]]:
+        pieces = self.splitter.pieces()
+        if not isinstance(self.splitter, FileSplitter) and (crew is None or crew.num_helpers > 1):
+            # Inflating takes a processor of its own; of two, one inflates between its blocks, the other helps.
+            pieces = ahead(pieces, _AHEAD_EACH)
         if crew is None:
-            for piece in self.splitter.pieces():
+            for piece in pieces:
                 check()
                 yield piece, try_piece(piece)
             return
-        ahead = _AHEAD_EACH * (crew.num_helpers + 1)
-        for (piece,), block in crew.run(try_piece, ((piece,) for piece in self.splitter.pieces()), ahead):
+        most = _AHEAD_EACH * (crew.num_helpers + 1)
+        for (piece,), block in crew.run(try_piece, ((piece,) for piece in pieces), most):
             yield piece, block
 
     def _mend(self, data: bytes, offset: int, follows: Follows) -> None:

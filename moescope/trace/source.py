@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 _GZIP = b"\x1f\x8b"
+_READ_BYTES = 1 << 18
 _PACKED_CHUNK = 1 << 15
-"""What comes of so little is put into memory that is used over and over; for what comes of four times as much, the C
-library takes fresh memory each time, which costs as much as inflating."""
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 """The content is given in chunks of at most this size, however well it was compressed."""
-_AHEAD = 16
-_ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError)  # type: ignore[assignment]  # isal's stub
+_ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError, gzip.BadGzipFile)  # type: ignore[assignment]  # isal's stub
 
 
 def is_gzip(path: Path) -> bool:
@@ -28,16 +26,66 @@ def is_gzip(path: Path) -> bool:
         return stream.read(2) == _GZIP
 
 
-@dataclass(slots=True)
 class Inflated:
-    """A gzip file's content. ``fault`` is set, once the chunks are used up, where the stream is damaged."""
+    """A gzip file's content, from start to end; use as a context manager.
 
-    path: Path
-    fault: str = ""
+    A sound file is inflated straight into the caller's memory. One that is not is read once more, and what it holds
+    beyond the bytes that were given already is saved.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.fault = ""
+        """What is wrong with the stream; known at its end."""
+        self.num_bytes = 0
+        """How many bytes of content were given."""
+        self._stream = path.open("rb", buffering=0)
+        # Not part of what isal promises: without it everything is read as of a damaged file, which takes longer.
+        reader: Any = getattr(isal_zlib, "_GzipReader", None)
+        self._sound = reader and reader(self._stream, _READ_BYTES)
+        self._saved = None if reader else self._beyond(0)
+        self._left = b""
+
+    def __enter__(self) -> Inflated:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def readinto(self, room: memoryview) -> int:
+        """Put the next bytes of content into ``room``; how many, 0 at the end."""
+        count = self._read_sound(room) if self._saved is None else self._read_saved(room)
+        self.num_bytes += count
+        return count
 
     def chunks(self) -> Iterator[bytes]:
-        """The content from start to end, inflated in a thread ahead of the caller."""
-        yield from _ahead(self._inflated())
+        """The content from here on."""
+        room = memoryview(bytearray(_CHUNK))
+        while count := self.readinto(room):
+            yield bytes(room[:count])
+
+    def _read_sound(self, room: memoryview) -> int:
+        try:
+            count: int = self._sound.readinto(room)
+            return count
+        except _ERRORS:
+            self._saved = self._beyond(self.num_bytes)
+            return self._read_saved(room)
+
+    def _read_saved(self, room: memoryview) -> int:
+        self._left = self._left or next(self._saved or iter(()), b"")
+        count = min(len(room), len(self._left))
+        room[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def _beyond(self, given: int) -> Iterator[bytes]:
+        """The content of a damaged file without the first ``given`` bytes."""
+        for chunk in self._inflated():
+            if rest := chunk[given:]:
+                yield rest
+            given = max(0, given - len(chunk))
 
     def _inflated(self) -> Iterator[bytes]:
         with self.path.open("rb") as stream:
@@ -85,42 +133,3 @@ class Inflated:
                 if beyond := chunk[given:]:
                     yield beyond
                 given = max(0, given - len(chunk))
-
-
-def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """``chunks``, produced in a thread while the caller works on the previous ones."""
-    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
-    stop = threading.Event()
-
-    def produce() -> None:
-        outcome: BaseException | None = None
-        try:
-            for chunk in chunks:
-                if not _offer(ready, chunk, stop):
-                    return
-        except BaseException as error:  # raised again in the consumer
-            outcome = error
-        _offer(ready, outcome, stop)
-
-    thread = threading.Thread(target=produce, name="inflate", daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _offer(
-    ready: queue.Queue[bytes | BaseException | None], item: bytes | BaseException | None, stop: threading.Event
-) -> bool:
-    while not stop.is_set():
-        try:
-            ready.put(item, timeout=0.1)
-        except queue.Full:
-            continue
-        return True
-    return False

@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from moescope.trace.memory import fresh
 from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
 
@@ -68,58 +69,54 @@ class Splitter:
         self.fault = ""
         """What is wrong with the compressed stream."""
         self._separator = b""
-        self._spare: list[bytearray] = []
+        self._spare: list[memoryview] = []
 
     def pieces(self) -> Iterator[Piece]:
         """Stretches of whole events, in order."""
-        source = Inflated(self.path)
-        stream = self._counted(source)
-        buffer = self._read_head(stream)
-        if self.found:
-            yield from self._cut_stream(stream, buffer)
-        self.fault = source.fault
+        with Inflated(self.path) as source:
+            rest = self._read_head(source.chunks())
+            if self.found:
+                yield from self._cut_stream(source, rest)
+            self.fault, self.num_bytes = source.fault, source.num_bytes
 
-    def _counted(self, source: Inflated) -> Iterator[bytes]:
-        for chunk in source.chunks():
-            self.num_bytes += len(chunk)
-            yield chunk
-
-    def _cut_stream(self, stream: Iterator[bytes], buffer: bytes) -> Iterator[Piece]:
-        offset, waiting, size, enough = self.list_offset, [buffer], len(buffer), self.block_bytes
-        for chunk in stream:
-            waiting.append(chunk)
-            size += len(chunk)
-            if size < enough:
-                continue
-            text, enough = self._joined(waiting, size), self.block_bytes
-            if taken := self._whole_events(offset, text):
-                piece, offset, buffer = taken
+    def _cut_stream(self, source: Inflated, rest: bytes) -> Iterator[Piece]:
+        offset, enough, is_more = self.list_offset, self.block_bytes, True
+        while is_more:
+            text, is_more = self._filled(source, rest, enough)
+            if not is_more:
+                rest = bytes(text[1:])
+            elif taken := self._whole_events(offset, text):
+                piece, offset, rest = taken
+                enough = self.block_bytes
                 yield piece
-            elif size > self.largest_bytes:
-                buffer = bytes(text[1:])
-                ends, after, rest = self._shortened(offset, buffer, stream)
+            elif len(text) > self.largest_bytes:
+                ends, after, rest = self._shortened(offset, bytes(text[1:]), source.chunks())
                 yield from self._before(offset, ends, after)
-                offset, buffer = (offset, ends) if after is None else (after, rest)
+                offset, rest = (offset, ends) if after is None else (after, rest)
+                enough = self.block_bytes
             else:
-                buffer, enough = bytes(text[1:]), 2 * size  # not to look through the same bytes over and over
-            waiting, size = [buffer], len(buffer)
-        yield from self._finish(offset, b"".join(waiting))
+                rest, enough = bytes(text[1:]), 2 * len(text)  # not to look through the same bytes over and over
+        yield from self._finish(offset, rest)
 
-    def _joined(self, parts: list[bytes], size: int) -> memoryview:
-        """A bracket and the ``parts``, of ``size`` bytes, in memory that is used over and over (:meth:`reuse`)."""
-        place = next((place for place, room in enumerate(self._spare) if len(room) > size), None)
-        room = bytearray(size + 1 + self.block_bytes // _SMALLEST) if place is None else self._spare.pop(place)
-        text, end = memoryview(room), 1
-        text[0] = _OPENING
-        for part in parts:
-            text[end : end + len(part)] = part
-            end += len(part)
-        return text[:end]
+    def _filled(self, source: Inflated, rest: bytes, size: int) -> tuple[memoryview, bool]:
+        """A bracket, ``rest`` and what follows it, ``size`` bytes unless the content ends before, and whether it may go
+        on; in memory that is used over and over (:meth:`reuse`)."""
+        needed = max(size, len(rest)) + 1
+        place = next((place for place, room in enumerate(self._spare) if len(room) >= needed), None)
+        room = fresh(needed) if place is None else self._spare.pop(place)
+        room[0], end = _OPENING, len(rest) + 1
+        room[1:end] = rest
+        while end < needed:
+            count = source.readinto(room[end:needed])
+            if not count:
+                return room[:end], False
+            end += count
+        return room[:end], True
 
     def reuse(self, piece: Piece) -> None:
         """Take back the memory of ``piece``, which nobody needs any more."""
-        if isinstance(piece.text, memoryview) and isinstance(piece.text.obj, bytearray):
-            self._spare.append(piece.text.obj)
+        if isinstance(piece.text, memoryview):
+            self._spare.append(memoryview(piece.text.obj))
 
     def _whole_events(self, offset: int, text: memoryview) -> tuple[Piece, int, bytes] | None:
         """The events that ``text`` holds whole, which is a bracket and the content from ``offset`` on; where the next

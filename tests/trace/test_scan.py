@@ -4,12 +4,14 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isal import isal_zlib
 from trace_zoo import event, process, trace
 
 from moescope.trace.crew import Crew, Threads
@@ -66,6 +68,39 @@ def test_any_block_size_gives_the_same(
     data = content(indent)
     path.write_bytes(gzip.compress(data, 1) if packed else data)
     assert told(scan(path, block_bytes=size)) == WHOLE[indent]
+
+
+def test_without_what_isal_does_not_promise_the_same_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(isal_zlib, "_GzipReader")
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(content(), 1))
+    for size in (100, 1000, 10_000):
+        assert told(scan(path, block_bytes=size)) == WHOLE[None]
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 2])
+def test_several_members_and_what_is_damaged_behind_them(helpers: int, tmp_path: Path) -> None:
+    data, path = content(), tmp_path / "t.json.gz"
+    members = [gzip.compress(data[at : at + 3000]) for at in range(0, len(data), 3000)]
+    with Threads(helpers) if helpers else nullcontext() as crew:
+        path.write_bytes(b"".join(members) + bytes(100))
+        assert told(scan(path, crew, block_bytes=500)) == WHOLE[None]
+        path.write_bytes(b"".join(members[:-1]) + members[-1][:-4])
+        cut = scan(path, crew, block_bytes=500)
+        path.write_bytes(b"".join(members) + b"junk")
+        followed = scan(path, crew, block_bytes=500)
+        broken = bytearray(members[1])
+        broken[len(broken) // 2] ^= 0x55
+        path.write_bytes(members[0] + bytes(broken) + b"".join(members[2:]))
+        damaged = scan(path, crew, block_bytes=500)
+    assert cut is not None
+    assert followed is not None
+    assert damaged is not None
+    assert cut.events.height == followed.events.height == 50
+    assert cut.faults.details["gzip-damaged"] == "cut short"
+    assert followed.faults.details["gzip-damaged"] == "followed by bytes that are no gzip data"
+    assert damaged.faults.details["gzip-damaged"].startswith("corrupt")
+    assert 0 < damaged.events.height < 50
 
 
 @pytest.mark.parametrize("kind", [Threads, Processes])
