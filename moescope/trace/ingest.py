@@ -17,7 +17,7 @@ from moescope.trace.interrupts import check
 from moescope.trace.merged import MergedError, ranks_of_processes
 from moescope.trace.model import DEVICE_CATEGORIES
 from moescope.trace.patterns import Patterns
-from moescope.trace.records import ABSENT
+from moescope.trace.records import NO_NUMBER
 from moescope.trace.scan import Scan, scan
 from moescope.trace.store import Entry
 from moescope.trace.tables import Columns, Tables, finish, note_launches
@@ -56,7 +56,7 @@ def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]
     tables = finish(found, base or 0, patterns)
     check()
     try:
-        owners = ranks_of_processes(tables.events, found.labels)
+        owners = ranks_of_processes(tables, found.labels)
     except MergedError as error:
         return {"refused": str(error)}
     if owners is None:
@@ -66,10 +66,9 @@ def _contents(job: Job, patterns: Patterns, crew: Crew | None) -> dict[str, Any]
 
 def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any]:
     """Write the tables; meanwhile describe them."""
-    columns = Columns.of(tables.events)  # at once: writing keeps the threads of polars busy
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(entry.save_table, "events", tables.events)
-        metadata = _describe(job, found, columns)
+        metadata = _describe(job, found, tables.columns)
         entry.save_table("comm", tables.comm)
         entry.save_table("memory", tables.memory)
         written.result()
@@ -78,18 +77,19 @@ def _store(job: Job, entry: Entry, found: Scan, tables: Tables) -> dict[str, Any
 
 def _part(job: Job, found: Scan, tables: Tables, owners: dict[int, int], rank: int) -> dict[str, Any]:
     """Store what belongs to one rank of a merged file."""
-    processes = [process for process, owner in owners.items() if owner == rank]
-    events = tables.events.filter(pl.col("pid").is_in(processes))
+    mine = tables.events["pid"].is_in([process for process, owner in owners.items() if owner == rank]).fill_null(False)
+    events = tables.events.filter(mine)
     comm = tables.comm.filter(pl.col("index").is_in(events["index"].implode()))
+    columns = tables.columns.only(mine.to_numpy())
     # Memory events do not tell their process.
-    mine = Tables(events, comm, tables.memory.clear())
-    return _store(job, job.entry.part(rank), found, mine) | {"rank": rank}
+    part = replace(tables, events=events, comm=comm, memory=tables.memory.clear(), columns=columns)
+    return _store(job, job.entry.part(rank), found, part) | {"rank": rank}
 
 
 def _describe(job: Job, found: Scan, events: Columns) -> dict[str, Any]:
     faults = found.faults.copy()
     on_device = events.are_in(*DEVICE_CATEGORIES)
-    devices, counts = np.unique(events.device[on_device & (events.device != ABSENT)], return_counts=True)
+    devices, counts = np.unique(events.device[on_device & (events.device > NO_NUMBER)], return_counts=True)
     who = identify(found.info, devices[np.argsort(-counts, kind="stable")].tolist(), faults)
     who = replace(who, rank=rank_beside(job.path)) if who.rank is None else who
     note_launches(events, faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,30 @@ from moescope.trace.scan import Scan
 _DEVICE_LABEL = re.compile(r"\s*[NGXH]PU\s*(\d{1,6})\s*\Z")
 _CATEGORIES = pl.Series(CATEGORIES, dtype=CategoryType)
 _KINDS = pl.Series([*KINDS, None], dtype=KindType)
+_STEP = "ProfilerStep#"
 _INT32 = np.iinfo(np.int32)
 _NO_KIND = len(KINDS)
 _NO_CATEGORY = len(CATEGORIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of the table of events as arrays; at most NO_NUMBER where there is no number."""
+
+    index: npt.NDArray[np.uint32]
+    start_ns: IntArray
+    dur_ns: IntArray
+    device: IntArray
+    correlation: IntArray
+    category: Codes
+
+    def are_in(self, *categories: str) -> Mask:
+        """For each row whether it is of one of the ``categories``."""
+        return _is_one_of(categories, self.category)
+
+    def only(self, rows: Mask) -> Columns:
+        """Those of ``rows``."""
+        return Columns(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +54,66 @@ class Tables:
     events: pl.DataFrame
     comm: pl.DataFrame
     memory: pl.DataFrame
+    columns: Columns
+    """Of ``events``."""
+    parallel_steps: int
+    """The most processes that run the same profiler step."""
 
 
 def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
     """The contract's tables; ``base_ns`` is what the file's times count from. Takes the events out of ``found``."""
-    words = found.events.words
+    words, numbers = found.events.words, found.events.numbers
     category = _categories(found, words.pop("recorded"), patterns)
+    steps = _parallel_steps(words["name"], category, numbers["pid"])
     with ThreadPoolExecutor(1) as pool:
         texts = pool.submit(lambda: {name: column.series() for name, column in words.items()})
         kind = _kinds(words["name"], category, patterns)
-        columns = _numbers(found, base_ns, category) | {
+        _take_of_device(numbers, np.flatnonzero(_is_one_of(DEVICE_CATEGORIES, category)), found.labels)
+        numbers["start_ns"] = numbers.pop("ts_ns")
+        numbers["start_ns"] += base_ns
+        start, duration, device, correlation = (
+            numbers[name] for name in ("start_ns", "dur_ns", "device", "correlation")
+        )
+        columns = Columns(found.events.index, start, duration, device, correlation, category)
+        series = _series(numbers) | {
+            "index": pl.Series(columns.index),
             "category": _CATEGORIES.gather(pl.Series(category)),
             "kind": _KINDS.gather(pl.Series(kind)),
         }
-        columns |= texts.result()
-    events = pl.DataFrame({name: columns[name] for name in EVENT_SCHEMA})
-    if found.memory.is_empty():
-        return Tables(events, found.comm, found.memory)
-    memory = found.memory.drop_nulls("ts_ns").with_columns(pl.col("ts_ns") + base_ns)
-    if lost := found.memory.height - memory.height:
-        found.faults.note("bad-memory", count=lost)
-    return Tables(events, found.comm, memory.sort("ts_ns", maintain_order=True))
+        series |= texts.result()
+    events = pl.DataFrame({name: series[name] for name in EVENT_SCHEMA})
+    return Tables(events, found.comm, _memory(found, base_ns), columns, steps)
 
 
-def _numbers(found: Scan, base_ns: int, category: Codes) -> dict[str, pl.Series]:
-    """The columns of numbers; takes them out of ``found``."""
-    numbers = found.events.numbers
-    _take_of_device(numbers, np.flatnonzero(_is_one_of(DEVICE_CATEGORIES, category)), found.labels)
-    numbers["start_ns"] = numbers.pop("ts_ns")
-    numbers["start_ns"] += base_ns
-    columns = {"index": pl.Series(found.events.index)}
+def _series(numbers: dict[str, IntArray]) -> dict[str, pl.Series]:
+    """The columns of numbers; takes them out of ``numbers``."""
+    series = {}
     for name in list(numbers):
         values = numbers.pop(name)
         known = values > NO_NUMBER
-        columns[name] = nullable(values.astype(np.int32) if EVENT_SCHEMA[name] == pl.Int32 else values, known)
-    return columns
+        series[name] = nullable(values.astype(np.int32) if EVENT_SCHEMA[name] == pl.Int32 else values, known)
+    return series
+
+
+def _memory(found: Scan, base_ns: int) -> pl.DataFrame:
+    if found.memory.is_empty():
+        return found.memory
+    memory = found.memory.drop_nulls("ts_ns").with_columns(pl.col("ts_ns") + base_ns)
+    if lost := found.memory.height - memory.height:
+        found.faults.note("bad-memory", count=lost)
+    return memory.sort("ts_ns", maintain_order=True)
+
+
+def _parallel_steps(names: Coded, category: Codes, process: IntArray) -> int:
+    """The most processes that run the same profiler step."""
+    steps = [place for place, word in enumerate(names.words) if word is not None and word.startswith(_STEP)]
+    if not steps:
+        return 0
+    rows = np.flatnonzero(_is_one_of(("annotation",), category))
+    rows = rows[np.isin(names.places[rows], steps)]
+    runs = np.unique(np.stack([names.places[rows].astype(np.int64), process[rows]]), axis=1)
+    _, processes = np.unique(runs[0], return_counts=True)
+    return int(processes.max(initial=0))
 
 
 def _take_of_device(numbers: dict[str, IntArray], rows: npt.NDArray[np.intp], labels: dict[str, str]) -> None:
@@ -148,42 +194,12 @@ def _is_one_of(categories: Sequence[str], category: Codes) -> Mask:
     return mask
 
 
-def in_categories(events: pl.DataFrame, categories: Sequence[str]) -> Mask:
-    """For each row of the table of events whether it is of one of the ``categories``."""
-    return _is_one_of(categories, events["category"].to_physical().to_numpy())
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Columns of the table of events as arrays, ABSENT where there is no number."""
-
-    index: npt.NDArray[np.uint32]
-    start_ns: IntArray
-    dur_ns: IntArray
-    device: IntArray
-    correlation: IntArray
-    _category: Codes
-
-    @classmethod
-    def of(cls, events: pl.DataFrame) -> Columns:
-        """Those of ``events``."""
-        index, start, duration = (events[name].to_numpy() for name in ("index", "start_ns", "dur_ns"))
-        device, correlation = (
-            events[name].cast(pl.Int64).fill_null(ABSENT).to_numpy() for name in ("device", "correlation")
-        )
-        return cls(index, start, duration, device, correlation, events["category"].to_physical().to_numpy())
-
-    def are_in(self, *categories: str) -> Mask:
-        """For each row whether it is of one of the ``categories``."""
-        return _is_one_of(categories, self._category)
-
-
 def note_launches(events: Columns, faults: Faults) -> None:
     """Note device events that start before the call that launched them; remark those without a launch.
 
     ``events`` are in the order of time.
     """
-    is_linked, on_device = events.correlation != ABSENT, events.are_in(*DEVICE_CATEGORIES)
+    is_linked, on_device = events.correlation > NO_NUMBER, events.are_in(*DEVICE_CATEGORIES)
     calls = np.flatnonzero(is_linked & events.are_in("runtime"))
     ids, first = np.unique(events.correlation[calls], return_index=True)
     if not len(ids):
