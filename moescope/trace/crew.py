@@ -1,4 +1,5 @@
-"""Work shared by the calling thread and helpers: threads here, or processes (:mod:`moescope.trace.processes`)."""
+"""Work shared by the calling thread and helpers, threads here or processes (:mod:`moescope.trace.processes`), and work
+done ahead of the calling thread."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from moescope.trace.interrupts import check, held
 
@@ -18,6 +19,7 @@ PATIENCE_S = 0.05
 """How long a thread waits before it looks whether others are still there."""
 
 Function = Callable[..., Any]
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -145,3 +147,40 @@ class Threads(Crew):
     def _serve(self) -> None:
         while (task := self._todo.get()) is not None:
             task.perform(BaseException)  # a panic of polars is no Exception, and here nobody would hear of it
+
+
+def ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
+    """``items``, produced in a thread while the caller works on the previous ones; at most ``most`` wait for it."""
+    ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(most)
+    stop = threading.Event()
+
+    def produce() -> None:
+        outcome: BaseException | None = None
+        try:
+            for item in items:
+                if not _offer(ready, (item,), stop):
+                    return
+        except BaseException as error:  # raised again in the consumer
+            outcome = error
+        _offer(ready, outcome, stop)
+
+    thread = threading.Thread(target=produce, name="ahead", daemon=True)
+    thread.start()
+    try:
+        while (given := ready.get()) is not None:
+            if isinstance(given, BaseException):
+                raise given
+            yield given[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _offer(ready: queue.Queue[Item], item: Item, stop: threading.Event) -> bool:
+    while not stop.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+        except queue.Full:
+            continue
+        return True
+    return False

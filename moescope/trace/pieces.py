@@ -12,7 +12,7 @@ from io import FileIO
 
 from moescope.trace.block import Block
 from moescope.trace.decode import NOT_DECODED, decode_block
-from moescope.trace.memory import fresh
+from moescope.trace.pages import fresh
 from moescope.trace.records import Buffer
 
 _KEPT_BYTES = 8 << 20

@@ -13,11 +13,10 @@ import polars as pl
 
 from moescope.trace.block import Block
 from moescope.trace.columns import RawTables
-from moescope.trace.crew import Crew
+from moescope.trace.crew import Crew, ahead
 from moescope.trace.decode import NOT_DECODED, decode_block
 from moescope.trace.faults import Faults
 from moescope.trace.interrupts import check
-from moescope.trace.memory import ahead
 from moescope.trace.mend import LOST, Follows, Mended, mend
 from moescope.trace.metadata import read_metadata
 from moescope.trace.pieces import Piece, try_piece

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from moescope.trace.memory import fresh
+from moescope.trace.pages import fresh
 from moescope.trace.pieces import Piece
 from moescope.trace.source import Inflated
 
