@@ -31,8 +31,6 @@ _FIRST_EVENT = re.compile(PHASED_EVENT.encode())
 _SEPARATOR = re.compile(rb"\}\s*+,\s*+(?=" + EVENT_START.encode() + rb")")
 _OVERLAP = 64
 _OPENING, _CLOSING = b"[]"
-_SMALLEST = 4
-"""Of a block's size, and of what is left of the file, the smallest blocks have this part."""
 _WINDOW = 1 << 16
 
 LARGEST_BYTES = 64 << 20
@@ -218,13 +216,12 @@ class FileSplitter(Splitter):
             self._read_head(_chunks(stream, min(_WINDOW, self.block_bytes)))
             if not self.found:
                 return
-            offset, end = self.list_offset, self._next_size(self.list_offset)
+            offset, end = self.list_offset, self.block_bytes
             while offset + end < self.num_bytes:
                 cut = self._cut_before(stream, offset, end)
                 if cut is not None:
                     yield Piece(offset, cut[0], path=str(self.path))
-                    offset += cut[1]
-                    end = self._next_size(offset)
+                    offset, end = offset + cut[1], self.block_bytes
                 elif end <= self.largest_bytes:
                     end *= 2
                 else:
@@ -235,18 +232,12 @@ class FileSplitter(Splitter):
                     if after is None:
                         yield from self._finish(offset, ends)
                         return
-                    offset, end = after, self._next_size(after)
+                    offset, end = after, self.block_bytes
             if cut := self._cut_before(stream, offset, max(0, self.num_bytes - offset)):
                 yield Piece(offset, cut[0], path=str(self.path))
                 offset += cut[1]
             stream.seek(offset)
             self.rest, self.rest_offset = stream.read(), offset
-
-    def _next_size(self, offset: int) -> int:
-        """How many bytes the next block takes: ever fewer near the end, where all who share the file are to be done at
-        about the same time."""
-        left = self.num_bytes - offset
-        return min(self.block_bytes, max(self.block_bytes // _SMALLEST, left // _SMALLEST))
 
     def _cut_before(self, stream: FileIO, offset: int, end: int) -> tuple[int, int] | None:
         """The last cut within ``end`` bytes from ``offset``, relative to it; looks at the end first."""
