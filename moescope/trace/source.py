@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ _READ_BYTES = 1 << 18
 _PACKED_CHUNK = 1 << 15
 _CHUNK = 1 << 20
 """The content is given in chunks of at most this size, however well it was compressed."""
-_ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError, gzip.BadGzipFile)  # type: ignore[assignment]  # isal's stub
+_ERRORS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError)  # type: ignore[assignment]  # isal's stub
 
 
 def is_gzip(path: Path) -> bool:
@@ -70,7 +71,9 @@ class Inflated:
         try:
             count: int = self._sound.readinto(room)
             return count
-        except _ERRORS:
+        except Exception as error:  # a header too long for it is an OverflowError
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise
             self._saved = self._beyond(self.num_bytes)
             return self._read_saved(room)
 
@@ -88,48 +91,47 @@ class Inflated:
             given = max(0, given - len(chunk))
 
     def _inflated(self) -> Iterator[bytes]:
-        with self.path.open("rb") as stream:
-            inflater = isal_zlib.decompressobj(wbits=31)
-            position, member = 0, 0
-            while packed := stream.read(_PACKED_CHUNK):
-                given = 0
-                while packed:
-                    try:
-                        chunk = inflater.decompress(packed, _CHUNK)
-                    except _ERRORS as error:
-                        self.fault = f"corrupt ({error})"
-                        yield from self._rescued(member, position, given)
-                        return
-                    if chunk:
-                        given += len(chunk)
-                        yield chunk
-                    if not inflater.eof:
-                        packed = inflater.unconsumed_tail
-                        continue
-                    given = 0
-                    packed = inflater.unused_data.lstrip(b"\0")
-                    if packed and not packed.startswith(_GZIP[: len(packed)]):
+        stream = self._stream
+        stream.seek(0)
+        inflater = isal_zlib.decompressobj(wbits=31)
+        position, member, is_between = 0, 0, False
+        while packed := stream.read(_PACKED_CHUNK):
+            given = 0
+            while packed:
+                if is_between:
+                    packed = packed.lstrip(b"\0")
+                    if not packed:
+                        break
+                    if not packed.startswith(_GZIP[: len(packed)]):
                         self.fault = "followed by bytes that are no gzip data"
                         return
-                    member = stream.tell() - len(packed)
+                    member, given, is_between = stream.tell() - len(packed), 0, False
                     inflater = isal_zlib.decompressobj(wbits=31)
-                position = stream.tell()
-            if stream.tell() > member and not inflater.eof:
-                self.fault = "cut short"
+                try:
+                    chunk = inflater.decompress(packed, _CHUNK)
+                except _ERRORS as error:
+                    self.fault = f"corrupt ({error})"
+                    yield from self._rescued(member, position, given)
+                    return
+                if chunk:
+                    given += len(chunk)
+                    yield chunk
+                is_between = inflater.eof
+                packed = inflater.unused_data if is_between else inflater.unconsumed_tail
+            position = stream.tell()
+        if not is_between:
+            self.fault = "cut short"
 
     def _rescued(self, member: int, failed: int, given: int) -> Iterator[bytes]:
         """What the chunk at ``failed`` still gives beyond the first ``given`` bytes: its member again, up to the byte
         that cannot be inflated."""
-        inflater = zlib.decompressobj(wbits=31)
-        with self.path.open("rb") as stream:
-            stream.seek(member)
+        inflater, stream = zlib.decompressobj(wbits=31), self._stream
+        stream.seek(member)
+        with suppress(*_ERRORS):  # what isal takes zlib may refuse
             while stream.tell() < failed:
                 inflater.decompress(stream.read(min(_PACKED_CHUNK, failed - stream.tell())))
             for byte in stream.read(_PACKED_CHUNK):
-                try:
-                    chunk = inflater.decompress(bytes((byte,)))
-                except _ERRORS:
-                    return
+                chunk = inflater.decompress(bytes((byte,)))
                 if beyond := chunk[given:]:
                     yield beyond
                 given = max(0, given - len(chunk))

@@ -111,7 +111,8 @@ def _parallel_steps(names: Coded, category: Codes, process: IntArray) -> int:
         return 0
     rows = np.flatnonzero(_is_one_of(("annotation",), category))
     rows = rows[np.isin(names.places[rows], steps)]
-    runs = np.unique(np.stack([names.places[rows].astype(np.int64), process[rows]]), axis=1)
+    known = np.maximum(process[rows], NO_NUMBER)  # all without a number are one
+    runs = np.unique(np.stack([names.places[rows].astype(np.int64), known]), axis=1)
     _, processes = np.unique(runs[0], return_counts=True)
     return int(processes.max(initial=0))
 
@@ -157,17 +158,19 @@ def _categories(found: Scan, recorded: Coded, patterns: Patterns) -> Codes:
 def _by_pid(labels: dict[str, str], what: str) -> Iterator[tuple[int, str]]:
     for key, text in labels.items():
         kind, _, process = key.rpartition(" ")
-        if kind == what and process.lstrip("-").isdecimal():
+        if kind == what and process.lstrip("-").isdecimal() and int(process) > NO_NUMBER:
             yield int(process), text
 
 
 def _device_of_process(pid: IntArray, labels: dict[str, str]) -> IntArray:
     """The device that the label of each event's process names (``NPU 3``), else the process's own number."""
-    device = pid.copy()
-    for process, text in _by_pid(labels, "process_labels"):
-        if match := _DEVICE_LABEL.match(text):
-            device[pid == process] = int(match[1])
-    return device
+    named = {pid: int(m[1]) for pid, text in _by_pid(labels, "process_labels") if (m := _DEVICE_LABEL.match(text))}
+    if not named:
+        return pid
+    processes = np.array(sorted(named), np.int64)
+    place = np.minimum(np.searchsorted(processes, pid), len(processes) - 1)
+    devices = np.array([named[process] for process in processes.tolist()], np.int64)
+    return np.where(processes[place] == pid, devices[place], pid)
 
 
 def _kinds(names: Coded, category: Codes, patterns: Patterns) -> Codes:

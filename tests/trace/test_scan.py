@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -101,6 +102,38 @@ def test_several_members_and_what_is_damaged_behind_them(helpers: int, tmp_path:
     assert followed.faults.details["gzip-damaged"] == "followed by bytes that are no gzip data"
     assert damaged.faults.details["gzip-damaged"].startswith("corrupt")
     assert 0 < damaged.events.height < 50
+
+
+def test_headers_and_padding_that_few_write(tmp_path: Path) -> None:
+    data, path = content(), tmp_path / "t.json.gz"
+    packed = gzip.compress(data)
+    halves = [gzip.compress(data[:4000]), gzip.compress(data[4000:])]
+    for whole in (
+        packed[:3] + b"\x08" + packed[4:10] + b"n" * 300_000 + b"\0" + packed[10:],  # a name longer than any buffer
+        bytes(70_000).join(halves),
+        bytes(70_000).join(halves) + bytes(70_000),
+    ):
+        path.write_bytes(whole)
+        assert told(scan(path)) == WHOLE[None]
+    path.write_bytes(bytes(70_000).join(halves) + b"junk")
+    followed = scan(path)
+    assert followed is not None
+    assert (followed.events.height, followed.faults.details["gzip-damaged"]) == (
+        50, "followed by bytes that are no gzip data"
+    )  # fmt: skip
+
+
+def test_what_one_library_refuses_and_the_other_takes(tmp_path: Path) -> None:
+    """A reserved flag in the header, and damage far behind it."""
+    events = ", ".join(event(name=f"{random.Random(i).random()}", ts=f"{i}") for i in range(9000))
+    packed = bytearray(gzip.compress(trace(events).encode()))
+    assert len(packed) > 3 << 15
+    packed[3] |= 0x80
+    packed[5 << 14] ^= 0x55
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(packed)
+    found = scan(path)
+    assert found is None or found.faults.counts["gzip-damaged"] == 1
 
 
 @pytest.mark.parametrize("kind", [Threads, Processes])

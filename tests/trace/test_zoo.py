@@ -260,3 +260,12 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kind_of_kernel(name: str, tmp_path: Path) -> None:
     assert told(open_files(tmp_path, {"t.json": trace(event(name=name))})) == f"0.0 {KERNELS[name]} 1000+2000"
+
+
+def test_events_without_a_process_are_of_none(tmp_path: Path) -> None:
+    """Neither are those that lack one two processes, nor does a name of the largest number fit them."""
+    steps = [event("user_annotation", pid=pid, name="ProfilerStep#3") for pid in (None, 1.5)]
+    labels = [process(2**63 + more, f"GPU {more}", "process_labels") for more in (0, 1)]
+    kernel = '{"ph": "X", "cat": "kernel", "name": "k", "tid": 7, "ts": 1, "dur": 1}'
+    (rank,) = open_files(tmp_path, {"rank0.json": trace(*steps, *labels, kernel)}).ranks
+    assert rank.events()["device"].to_list() == [None, None, None]
