@@ -5,7 +5,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
+
 from moescope.trace import TraceDirectory, open_directory
+from moescope.trace.raw import RawEvents
+from moescope.trace.records import NO_NUMBER
 
 
 def event(category: str | None = "kernel", ts: str = "1", dur: str = "2", **more: object) -> str:
@@ -37,6 +41,15 @@ def open_files(folder: Path, files: Mapping[str, str | bytes], **options: object
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") and not data.startswith(b"\x1f\x8b") else data)
     return open_directory(folder, workers=1, **options)  # type: ignore[arg-type]
+
+
+def frame(events: RawEvents) -> pl.DataFrame:
+    """All columns as the file has them, with null where there is no number or text."""
+    columns = {"index": pl.Series(events.index)}
+    for name, values in events.numbers.items():
+        numbers = [None if number <= NO_NUMBER else number for number in values.tolist()]
+        columns[name] = pl.Series(numbers, dtype=pl.Int64)
+    return pl.DataFrame(columns | {name: column.series() for name, column in events.words.items()})
 
 
 def told(directory: TraceDirectory) -> str:

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from moescope.trace.records import NO_NUMBER
-
 Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -63,15 +61,3 @@ class RawEvents:
     def height(self) -> int:
         """How many events."""
         return len(self.index)
-
-    def frame(self) -> pl.DataFrame:
-        """All columns as they are, with null where there is no number or text."""
-        numbers = {name: nullable(values) for name, values in self.numbers.items()}
-        return pl.DataFrame({"index": self.index} | numbers | {name: col.series() for name, col in self.words.items()})
-
-
-def nullable(values: npt.NDArray[np.integer], known: Mask | None = None) -> pl.Series:
-    """The column of ``values``, with null where they are not ``known``; by default where they are at most NO_NUMBER."""
-    known = values > NO_NUMBER if known is None else known
-    column = pl.Series(values)
-    return column if known.all() else column.zip_with(pl.Series(known), pl.Series([None], dtype=column.dtype))

@@ -14,7 +14,7 @@ import polars as pl
 from moescope.trace.faults import Faults
 from moescope.trace.model import CATEGORIES, DEVICE_CATEGORIES, EVENT_SCHEMA, KINDS, CategoryType, KindType
 from moescope.trace.patterns import Patterns
-from moescope.trace.raw import Coded, Codes, IntArray, Mask, nullable
+from moescope.trace.raw import Coded, Codes, IntArray, Mask
 from moescope.trace.records import ABSENT, NO_NUMBER
 from moescope.trace.scan import Scan
 
@@ -86,12 +86,14 @@ def finish(found: Scan, base_ns: int, patterns: Patterns) -> Tables:
 
 
 def _series(numbers: dict[str, IntArray]) -> dict[str, pl.Series]:
-    """The columns of numbers; takes them out of ``numbers``."""
+    """The columns of numbers, with null where there is none; takes them out of ``numbers``."""
     series = {}
     for name in list(numbers):
         values = numbers.pop(name)
         known = values > NO_NUMBER
-        series[name] = nullable(values.astype(np.int32) if EVENT_SCHEMA[name] == pl.Int32 else values, known)
+        column = pl.Series(values.astype(np.int32) if EVENT_SCHEMA[name] == pl.Int32 else values)
+        none = pl.Series([None], dtype=column.dtype)
+        series[name] = column if known.all() else column.zip_with(pl.Series(known), none)
     return series
 
 

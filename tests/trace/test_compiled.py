@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_fuzz import damaged
-from trace_zoo import event, process
+from trace_zoo import event, frame, process
 
 from moescope.trace import by_records, compiled
 from moescope.trace.block import Block
@@ -31,7 +31,7 @@ def tables(block: Block) -> list[object]:
     """Everything that the block holds, as the reader takes it."""
     raw = RawTables(Faults())
     raw.add(block)
-    events, comm, memory = raw.events().frame(), raw.comm(), raw.memory()
+    events, comm, memory = frame(raw.events()), raw.comm(), raw.memory()
     return [
         raw.num_recorded, events.to_dict(as_series=False), comm.to_dict(as_series=False),
         memory.to_dict(as_series=False), raw.labels, raw.faults.counts, raw.faults.where, raw.faults.details,

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 from trace_fuzz import damaged
-from trace_zoo import event, process, trace
+from trace_zoo import event, frame, process, trace
 
 from moescope.errors import InputUnreadableError
 from moescope.trace import RankTrace, open_directory
@@ -73,20 +73,20 @@ def _ns(value: object) -> int:
 
 
 def _rows(found: Scan) -> list[tuple[int, int, int, str]]:
-    return found.events.frame().sort("index").select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
+    return frame(found.events).sort("index").select("index", "ts_ns", "dur_ns", pl.col("name").cast(pl.String)).rows()
 
 
 def _same(one: Scan, other: Scan) -> bool:
     """Whether the tables hold the same, but for indices, which what is lost may shift."""
-    frames = [(found.events.frame(), found.comm, found.memory) for found in (one, other)]
+    frames = [(frame(found.events), found.comm, found.memory) for found in (one, other)]
     tables = zip(*frames, strict=True)
     return all(a.drop("index", strict=False).equals(b.drop("index", strict=False)) for a, b in tables)
 
 
 def _num_lost(clean: Scan, found: Scan) -> int:
     names = ["ts_ns", "dur_ns", "name", "recorded", "pid", "tid", "correlation"]
-    distinct = clean.events.frame().select(names).unique()
-    return distinct.join(found.events.frame(), on=names, how="anti", nulls_equal=True).height
+    distinct = frame(clean.events).select(names).unique()
+    return distinct.join(frame(found.events), on=names, how="anti", nulls_equal=True).height
 
 
 @pytest.mark.parametrize("name", ["made", "dlrm8/rank0_trace.json.gz", "malformed/minified/rank0_trace.json.gz"])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isal import isal_zlib
-from trace_zoo import event, process, trace
+from trace_zoo import event, frame, process, trace
 
 from moescope.trace.crew import Crew, Threads
 from moescope.trace.extras import LONGEST_NAME
@@ -39,7 +39,7 @@ def content(indent: int | None = None, nested: object = ({"ph": "X", "ts": 2}, {
 def told(found: Scan | None) -> tuple[object, ...]:
     """Everything that was read, in a form that compares."""
     assert found is not None
-    frames = [frame.write_json() for frame in (found.events.frame(), found.comm, found.memory)]
+    frames = [table.write_json() for table in (frame(found.events), found.comm, found.memory)]
     return (*frames, found.info, found.labels, found.faults, found.num_recorded, found.num_bytes)
 
 
@@ -194,7 +194,7 @@ def test_of_what_is_too_long_the_middle_is_left_out(what: str, packed: bool, tmp
     assert found.events.height == num_events
     assert " ".join(sorted(set(found.faults.counts) - {"long-texts"})) == codes
     assert found.info["distributedInfo"] == {"rank": 3}
-    assert found.events.frame()["name"].cast(pl.String).str.len_chars().max() <= LONGEST_NAME
+    assert frame(found.events)["name"].cast(pl.String).str.len_chars().max() <= LONGEST_NAME
 
 
 @pytest.mark.parametrize("left", [0, 0.4])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trace_zoo import frame
 
 from moescope.trace.scan import scan
 
@@ -52,7 +53,7 @@ def test_pairs_are_the_ranges_they_stand_for(
     found = scan(path, block_bytes=block_bytes)
     assert found is not None
     assert not found.faults.counts
-    rows = found.events.frame().select("tid", "ts_ns", "dur_ns", "correlation", "device").rows()
+    rows = frame(found.events).select("tid", "ts_ns", "dur_ns", "correlation", "device").rows()
     assert sorted(rows) == sorted((thread, a, b - a, a, 3) for thread, a, b in spans)
     assert found.num_recorded == 2 * len(spans)
-    assert found.events.frame()["index"].n_unique() == len(spans)
+    assert frame(found.events)["index"].n_unique() == len(spans)
