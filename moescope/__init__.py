@@ -35,8 +35,9 @@ def open(
 
     ``hosts``: ranks that share a host's clock, where the traces do not say, for example ``[range(4), range(4, 8)]``.
     ``rank_regex``: one group that captures the rank from a file's path, where the trace lacks it. ``workers``:
-    processes that read. ``cache``: keep what was read under ``path/.moescope``. ``baseline``: a file of
-    ``moescope baseline`` to hold the run against. ``progress``: called with ``(done, total, label)``.
+    how many read at a time, threads or processes. ``cache``: keep what was read under ``path/.moescope``.
+    ``baseline``: a file of ``moescope baseline`` to hold the run against. ``progress``: called with ``(done, total,
+    label)``.
     Errors are :class:`moescope.errors.MoescopeError`.
     """
     from moescope.run import Run  # noqa: PLC0415 - `import moescope` stays light

@@ -30,12 +30,12 @@ _WHOLE_BYTES = 48 << 20
 """Content up to which a worker reads a file alone: as many files' tables are in memory as there are workers."""
 _SHARING = 4
 """Workers that one can keep busy with blocks while it joins their columns, and that the interpreter's lock does not
-hold up where blocks are decoded by compiled code; more are processes, which read any file alone."""
+hold up where blocks are decoded by compiled code; more are processes, which read any file alone if there are enough."""
 _GZIP_RATIO = 12
 
 
 def default_workers() -> int:
-    """Processes to read with: one for each processor this process may use."""
+    """Workers to read with: one for each processor this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

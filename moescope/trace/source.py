@@ -1,4 +1,4 @@
-"""The content of a compressed file in large chunks; what a damaged stream still holds is given."""
+"""The content of a compressed file; what a damaged stream still holds is given."""
 
 from __future__ import annotations
 
